@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dafka_console.snapshot import NO_FLIGHT, PartitionColumns, Snapshot, TopicColumns
 from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import InvalidRequestError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import INTERNAL, escape, printable
 
 MOST_ROWS: Final = 500
@@ -173,8 +173,7 @@ def _picked(
     wanted: Sequence[bool] | None,
 ) -> tuple[Sequence[int], int]:
     if window.sort != "name" and window.sort not in columns:
-        near = nearest_name(window.sort, columns)
-        why = f"did you mean {near!r}?" if near else f"must be one of name, {', '.join(columns)}"
+        why = nearest(window.sort, ("name", *columns))
         raise InvalidRequestError("sort", window.sort[:100], why)
     word = window.find.casefold()
     rows = [
