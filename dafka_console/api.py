@@ -404,13 +404,13 @@ class Api:
         if asked.get("more"):
             view = self._views.named(asked["more"])
         else:
-            search = browsing.Search(asked.get("find", ""), asked.get("where", ""))
+            matcher = browsing.search(asked.get("find", ""), asked.get("where", ""))
             since_us, until_us, before = (
                 _number(request, name, 0) if name in asked else None
                 for name in ("since_us", "until_us", "before")
             )
             view = browsing.opened(
-                clients, snapshot, topic, search, since_us, until_us, partition, before
+                clients, snapshot, topic, matcher, since_us, until_us, partition, before
             )
         found, view = browsing.page(clients, snapshot, view, _number(request, "most", 50))
         bounds = (
@@ -572,10 +572,7 @@ def _name(request: Request, parameter: str) -> str:
     text = request.query_params.get(parameter, "")
     if not text:
         raise InvalidRequestError(parameter, None, "is required")
-    try:
-        return unescape(text)
-    except ValueError as error:
-        raise InvalidRequestError(parameter, text[:300], str(error)) from None
+    return unescape(text)
 
 
 def _number(request: Request, parameter: str, default: int) -> int:

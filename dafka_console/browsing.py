@@ -72,33 +72,31 @@ Matcher = Callable[[RecordBatch], Sequence[int]]
 """Returns the matching rows of a batch."""
 
 
-class Search(NamedTuple):
-    """A search: a text in keys or values, and a condition as in option ``where``."""
+def search(text: str = "", where: str = "") -> Matcher | None:
+    """Return what matches a text in keys or values, and a condition; None if all records do.
 
-    text: str = ""
-    where: str = ""
+    Raises:
+        InvalidRequestError: the condition, which is as in option ``where``, is invalid.
+    """
+    if not text and not where:
+        return None
+    try:
+        condition = Where.parse(where) if where else None
+    except ValueError as error:
+        raise InvalidRequestError("where", where[:100], str(error)) from None
+    octets = text.encode("utf-8", "surrogateescape")
 
-    def matcher(self) -> Matcher | None:
-        """Return a function from a batch to its matching rows; None if all match."""
-        if not self.text and not self.where:
-            return None
-        try:
-            condition = Where.parse(self.where) if self.where else None
-        except ValueError as error:
-            raise InvalidRequestError("where", self.where[:100], str(error)) from None
-        octets = self.text.encode("utf-8", "surrogateescape")
+    def rows(batch: RecordBatch) -> Sequence[int]:
+        found = np.ones(batch.count, bool)
+        if octets:
+            found &= _contains(batch, octets)
+        if condition is not None:
+            fits = np.zeros(batch.count, bool)
+            fits[matched(batch, condition, opens=True).offsets - batch.offset] = True
+            found &= fits
+        return np.flatnonzero(found).tolist()
 
-        def rows(batch: RecordBatch) -> Sequence[int]:
-            found = np.ones(batch.count, bool)
-            if octets:
-                found &= _contains(batch, octets)
-            if condition is not None:
-                fits = np.zeros(batch.count, bool)
-                fits[matched(batch, condition, opens=True).offsets - batch.offset] = True
-                found &= fits
-            return np.flatnonzero(found).tolist()
-
-        return rows
+    return rows
 
 
 def one(
@@ -218,13 +216,13 @@ class View(NamedTuple):
     """A search of a topic, as far as it got.
 
     Attributes:
-        search: what matches.
+        matcher: what matches; None for all records.
         parts: the partitions with records that remain.
         total: the number of records at its beginning.
         away: the partitions that have records which no answering store has.
     """
 
-    search: Search
+    matcher: Matcher | None
     parts: tuple[Part, ...]
     total: int
     away: int
@@ -267,7 +265,7 @@ def opened(
     clients: Sequence[StoreClient],
     snapshot: Snapshot,
     topic: str,
-    search: Search = Search(),  # noqa: B008 -- it is a constant
+    matcher: Matcher | None = None,
     since_us: int | None = None,
     until_us: int | None = None,
     partition: str = "",
@@ -278,10 +276,9 @@ def opened(
     With ``partition`` only its records, and those below offset ``before``.
 
     Raises:
-        InvalidRequestError: topic or partition do not exist, or the condition is invalid.
+        InvalidRequestError: topic or partition do not exist.
         DafkaError: no store that has records answers, or one does not tell offsets.
     """
-    search.matcher()
     columns = snapshot.partitions
     if topic not in columns.topics:
         raise InvalidRequestError("topic", escape(topic)[:100], UNKNOWN)
@@ -315,7 +312,9 @@ def opened(
         if start < stop:
             parts.append(Part(latest_us, tp, start, stop))
     total = sum(part.stop - part.start for part in parts)
-    return View(search, tuple(parts), total, int((is_own & (columns.end > columns.readable)).sum()))
+    return View(
+        matcher, tuple(parts), total, int((is_own & (columns.end > columns.readable)).sum())
+    )
 
 
 def page(
@@ -325,7 +324,7 @@ def page(
 
     The page ends early after ``SEARCH_S`` seconds, perhaps without a record.
     """
-    most, matcher = max(1, min(most, MOST_RECORDS)), view.search.matcher()
+    most = max(1, min(most, MOST_RECORDS))
     parts, chunks = [*view.parts], dict[int, _Chunk]()
     heap = [(-part.latest_us, number) for number, part in enumerate(parts)]
     heapq.heapify(heap)
@@ -344,7 +343,7 @@ def page(
                 break
             else:
                 reads += 1
-                chunk = _read(clients, snapshot, parts[number], matcher)
+                chunk = _read(clients, snapshot, parts[number], view.matcher)
                 held += sum(_size(record) for _, record in chunk.places)
                 if held > MOST_PAGE_BYTES and chunk.places:
                     chunk = chunk.cut()
