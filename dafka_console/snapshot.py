@@ -115,7 +115,10 @@ class PartitionTable:
             del held[tp]
         held.update(found)
         self._merge(found.keys() | gone, is_first=is_first)
-        self._note_ends(store, found, complete=complete)
+        ends = np.full(len(self._tps), -1, np.int64) if complete else self._ends[store]
+        for tp, info in found.items():
+            ends[self._rows[tp]] = info.end
+        self._ends[store] = ends
 
     def drop(self, store: str) -> None:
         """Keep the last answer of a store that no longer answers; it can't be read."""
@@ -211,16 +214,6 @@ class PartitionTable:
         for tp in () if is_first else new:
             row = self._rows[tp]
             ints["before"][row] = ints["earliest"][row]
-
-    def _note_ends(
-        self, store: str, found: dict[TopicPartition, PartitionInfo], *, complete: bool
-    ) -> None:
-        ends = self._ends[store]
-        if complete:
-            ends = np.full(len(self._tps), -1, np.int64)
-        for tp, info in found.items():
-            ends[self._rows[tp]] = info.end
-        self._ends[store] = ends
 
     def _add(self, new: list[TopicPartition]) -> None:
         count = len(new)

@@ -53,11 +53,8 @@ class MetricsEndpoint(ProcessBound):
         self._server = _served(config, door, self._nodes)
         self.address = self._server.address
         """The address at which it listens."""
-
-    @property
-    def url(self) -> str:
+        self.url = self.address.url
         """The URL of the endpoint."""
-        return self.address.url
 
     def add(self, *nodes: Node) -> None:
         """Serve the metrics of further nodes; raise ConfigError for a kind that has none."""
