@@ -81,8 +81,7 @@ class RefusedError(Exception):
     why: str
 
 
-CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"
-"""The bytes were damaged on their way: clients retry."""
+CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"  # the bytes were damaged on their way: clients retry
 
 INVALID_RECORD: Final = "INVALID_RECORD"
 """The bytes are as they were sent, and invalid: a retry would fail again."""

@@ -51,10 +51,8 @@ class MetricsEndpoint(ProcessBound):
         door = _door(config, SecurityOptions(insecure=insecure))
         self._nodes = WatchedNodes(config.metrics_topics)
         self._server = _served(config, door, self._nodes)
-        self.address = self._server.address
-        """The address at which it listens."""
+        self.address = self._server.address  # the address at which it listens
         self.url = self.address.url
-        """The URL of the endpoint."""
 
     def add(self, *nodes: Node) -> None:
         """Serve the metrics of further nodes; raise ConfigError for a kind that has none."""

@@ -27,24 +27,16 @@ from dafka_kafka.groups.offsets import (
     records_of,
 )
 
-MAX_WAITING: Final = 10_000
-"""Queued records; beyond it, commits are rejected and retried."""
-
-MAX_BATCH: Final = 1_000
-"""Records in one append."""
-
-MAX_READ_BYTES: Final = 4 << 20
-"""Read size; the loop serves other clients between reads."""
+MAX_WAITING: Final = 10_000  # queued records; beyond it, commits are rejected and retried
+MAX_BATCH: Final = 1_000  # records in one append
+MAX_READ_BYTES: Final = 4 << 20  # read size; the loop serves other clients between reads
 
 LEAST_REPEATED: Final = 10_000
 """The log is compacted when it has grown by this many records, or by four times those that
 count."""
 
-REPLICATE_S: Final = 5.0
-"""Time for other stores, as Kafka's ``offsets.commit.timeout.ms``."""
-
-APPEND_TIMEOUT_S: Final = 30.0
-"""Time for this store's disk."""
+REPLICATE_S: Final = 5.0  # time for other stores, as Kafka's ``offsets.commit.timeout.ms``
+APPEND_TIMEOUT_S: Final = 30.0  # time for this store's disk
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -68,8 +60,7 @@ class OffsetLog:
         self._waiting: list[tuple[GroupRecord, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
-        self._repeat_at = LEAST_REPEATED
-        """This partition's length at the next compaction."""
+        self._repeat_at = LEAST_REPEATED  # this partition's length at the next compaction
 
     async def catch_up(self) -> None:
         """Read what gateways have written since the last call.
@@ -222,14 +213,12 @@ def _end(futures: Sequence[asyncio.Future[None]], error: BaseException | None = 
             future.set_exception(error)
 
 
-ASK_S: Final = 2.0
-"""Time for another store's answer."""
+ASK_S: Final = 2.0  # time for another store's answer
 
 WAIT_S: Final = 20.0
 """Time to receive other stores' records; after it the gateway continues with what it has."""
 
-MEET_S: Final = 5.0
-"""Time for a store to tell its Flight location; C stores have none."""
+MEET_S: Final = 5.0  # time for a store to tell its Flight location; C stores have none
 
 STEP_S: Final = 0.05
 
@@ -268,11 +257,8 @@ def ends_at_others(store: Store) -> dict[TopicPartition, int]:
 MAX_GROUPS: Final = 10_000
 """Groups in memory, or with commits: some megabytes with one partition each."""
 
-LOOK_S: Final = 0.25
-"""Interval of the check for gateways that have come or gone."""
-
-EXPIRE_S: Final = 60.0
-"""Interval of the check for expired groups."""
+LOOK_S: Final = 0.25  # interval of the check for gateways that have come or gone
+EXPIRE_S: Final = 60.0  # interval of the check for expired groups
 
 EMPTY_MS: Final = 600_000
 """Retention of a group without members and commits, as a broker's default interval between checks:
