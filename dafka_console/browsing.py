@@ -184,36 +184,22 @@ def _contains(batch: RecordBatch, octets: bytes) -> np.ndarray[Any, np.dtype[np.
 
 
 class Part(NamedTuple):
-    """The records of a partition that were not shown yet.
+    """The records of a partition that were not shown yet."""
 
-    Attributes:
-        latest_us: no place is later; infinite if unknown.
-        tp: the partition.
-        start, stop: the offsets, ``stop`` exclusive.
-        chunk: the number of records to read next.
-    """
-
-    latest_us: float
+    latest_us: float  # no place is later; infinite if unknown
     tp: TopicPartition
     start: int
-    stop: int
-    chunk: int = CHUNK
+    stop: int  # exclusive
+    chunk: int = CHUNK  # the number of records to read next
 
 
 class View(NamedTuple):
-    """A search of a topic, as far as it got.
+    """A search of a topic, as far as it got."""
 
-    Attributes:
-        matcher: what matches; None for all records.
-        parts: the partitions with records that remain.
-        total: the number of records at its beginning.
-        away: the partitions that have records which no answering store has.
-    """
-
-    matcher: Matcher | None
-    parts: tuple[Part, ...]
-    total: int
-    away: int
+    matcher: Matcher | None  # what matches; None for all records
+    parts: tuple[Part, ...]  # the partitions with records that remain
+    total: int  # the number of records at its beginning
+    away: int  # the partitions that have records which no answering store has
 
     @property
     def scanned(self) -> int:

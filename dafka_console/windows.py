@@ -24,20 +24,13 @@ SPARK_POINTS: Final = 30  # points of a topic's history beside its row
 
 
 class Window(NamedTuple):
-    """The requested window.
+    """The requested window."""
 
-    Attributes:
-        find: a part of the name, ignoring case; empty for all.
-        sort: the column to sort by.
-        down: descending.
-        start, most: which of the found rows.
-    """
-
-    find: str = ""
-    sort: str = "name"
+    find: str = ""  # a part of the name, ignoring case; empty for all
+    sort: str = "name"  # the column to sort by
     down: bool = False
-    start: int = 0
-    most: int = 100
+    start: int = 0  # the first of the found rows
+    most: int = 100  # the number of rows
 
 
 def topic_window(snapshot: Snapshot, window: Window, *, internal: bool = True) -> dict[str, Any]:

@@ -60,17 +60,11 @@ _Setting = tuple[str, str, Found]
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of the environment and the file when the command starts.
+    """Settings of the environment and the file when the command starts."""
 
-    Attributes:
-        path: the file, if one was found.
-        profile: the chosen profile, or empty.
-        settings: of the applicable sections of the file, in order of precedence.
-    """
-
-    path: Path | None = None
-    profile: str = ""
-    settings: tuple[_Setting, ...] = ()
+    path: Path | None = None  # the file, if one was found
+    profile: str = ""  # the chosen profile, or empty
+    settings: tuple[_Setting, ...] = ()  # of the sections that apply, in order of precedence
 
     def find(self, name: str, command: str = "") -> Found | None:
         """Return the file's value for a command, or for all commands without one."""

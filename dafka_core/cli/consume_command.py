@@ -335,21 +335,14 @@ def selects_records(function: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The records of a topic that a user requests.
+    """The records of a topic that a user requests."""
 
-    Attributes:
-        start: the first position, without ``since_us``.
-        since_us, until_us: the first time, and the last (exclusive), in microseconds since 1970
-            UTC.
-        partitions: only these; empty for all.
-        ends: True to end with the last record that exists now.
-    """
-
+    # without ``since_us``
     start: Position = field(default_factory=lambda: Position(EARLIEST))
     since_us: int | None = None
-    until_us: int | None = None
-    partitions: tuple[str, ...] = ()
-    ends: bool = True
+    until_us: int | None = None  # exclusive
+    partitions: tuple[str, ...] = ()  # only these; empty for all
+    ends: bool = True  # end with the last record that exists now
 
     @classmethod
     def of(

@@ -81,11 +81,7 @@ add_settings(CommandOptions, LogOptions)
 
 
 class Option(click.Option):
-    """An option in a section of the help.
-
-    Attributes:
-        setting: its name in a file, if it may be there.
-    """
+    """An option in a section of the help, and its name in a file as ``setting``, if it has one."""
 
     def __init__(
         self,

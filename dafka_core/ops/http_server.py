@@ -194,12 +194,9 @@ class Connection(H11Protocol):
     """A connection that closes if no request arrives in time.
 
     Above the limit of connections the address with most idle ones loses its oldest.
-
-    Attributes:
-        ends_s: that deadline on the loop's clock; infinite during an answer.
     """
 
-    ends_s = inf
+    ends_s = inf  # that deadline on the loop's clock; infinite during an answer
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -257,9 +254,6 @@ class HttpServer(ProcessBound):
         option: the option with the address, for errors.
         most_connections: at a time.
 
-    Attributes:
-        address: where it listens.
-
     Raises:
         ConfigError: it cannot listen there.
     """
@@ -268,7 +262,7 @@ class HttpServer(ProcessBound):
         self._what = what
         self._most = most_connections
         self._socket = listen_for(option, where, most_connections)
-        self.address = where._replace(port=self._socket.getsockname()[1])
+        self.address = where._replace(port=self._socket.getsockname()[1])  # where it listens
         self._thread = NodeThread(f"dafka-{what}", self._serve)
         self._server: uvicorn.Server | None = None
         self._failure = ""
