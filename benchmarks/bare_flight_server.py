@@ -32,11 +32,8 @@ OPTIONS = [
 """gRPC's defaults are slower, and use a proxy."""
 
 
-CHECKED = b" checked"
-"""Suffix of a ticket that requests copying and hashing."""
-
-PIECE_BYTES = 256 << 10
-"""Bytes copied and then hashed at a time, which fit into a core's cache."""
+CHECKED = b" checked"  # suffix of a ticket that requests copying and hashing
+PIECE_BYTES = 256 << 10  # bytes copied and then hashed at a time, which fit into a core's cache
 
 
 class FlightSource(StubSource):

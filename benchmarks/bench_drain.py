@@ -24,11 +24,8 @@ from benchmarks.harness import Bench
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
 
-FULL_LIMIT = 1_000_000
-"""Rows in a micro-batch; the backlog has ten times as many."""
-
-LEAST_LIMIT = 10_000
-"""With fewer, Spark's own work dominates."""
+FULL_LIMIT = 1_000_000  # rows in a micro-batch; the backlog has ten times as many
+LEAST_LIMIT = 10_000  # with fewer, Spark's own work dominates
 
 GOAL = 0.7
 

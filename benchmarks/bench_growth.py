@@ -40,10 +40,8 @@ class Load(NamedTuple):
 
     files: float
     memory_mb: float
-    idle_cpu: float
-    """CPU seconds a second."""
-    joined_s: float
-    """CPU seconds until all producers have joined."""
+    idle_cpu: float  # CPU seconds a second
+    joined_s: float  # CPU seconds until all producers have joined
 
 
 def run(bench: Bench) -> Iterator[Figure]:

@@ -25,24 +25,16 @@ from benchmarks.harness import TOPIC, Bench, filled
 from benchmarks.stub_source import FORM
 from dafka_core import Producer
 
-PARTITIONS = {1: 1.0, 1_000: 3.0}
-"""Limits in percent of a core, by number of partitions."""
-
-STUB_GOAL = 1.0
-"""The JVM has less to do than with a source that answers at once."""
-
-LATENCY_MS = 100.0
-"""From publishing a record to the start of its batch."""
+PARTITIONS = {1: 1.0, 1_000: 3.0}  # limits in percent of a core, by number of partitions
+STUB_GOAL = 1.0  # the JVM has less to do than with a source that answers at once
+LATENCY_MS = 100.0  # from publishing a record to the start of its batch
 
 SETTLING_S = 10.0
 """A query needs up to five seconds until its pauses are longest; the rest is for the JVM's
 compiler."""
 
-FULL_MS = 20_000
-"""Time for which processes are watched."""
-
-FULL_RECORDS = 20
-"""Records sent one by one."""
+FULL_MS = 20_000  # time for which processes are watched
+FULL_RECORDS = 20  # records sent one by one
 
 TIMEOUT_S = 60
 

@@ -28,8 +28,7 @@ from benchmarks.harness import Bench
 from dafka_core.model import records as model
 from dafka_core.storage import Log
 
-FULL_TIMES = 300
-"""Records of each side in a pair."""
+FULL_TIMES = 300  # records of each side in a pair
 
 WARM_UP = 20
 
@@ -37,18 +36,14 @@ WAIT_S = 60.0
 
 PAGE_BYTES = 4_096
 
-BATCH = "60 seconds"
-"""Longer than a measurement: a new micro-batch starts new tasks."""
-
-GOALS = {"sync": 1.5, "log": 2.0, "broker": 2.0}
-"""The most of a reference's time."""
+BATCH = "60 seconds"  # longer than a measurement: a new micro-batch starts new tasks
+GOALS = {"sync": 1.5, "log": 2.0, "broker": 2.0}  # the most of a reference's time
 
 PERCENTILES = {"p50": 49, "p99": 98}
 
 Act = Callable[[], object]
 
-Side = Callable[[int], list[float]]
-"""Returns how long each of some calls takes, in milliseconds."""
+Side = Callable[[int], list[float]]  # returns how long each of some calls takes, in milliseconds
 
 
 def run(bench: Bench) -> Iterator[Figure]:

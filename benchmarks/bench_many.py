@@ -22,11 +22,8 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full as all_columns
 from dafka_spark.source.micro_batch_stream import PAUSE_S, DafkaMicroBatchStream
 
-RECORDS = 10
-"""Records of each partition."""
-
-FEW = 10
-"""Partitions of the reference."""
+RECORDS = 10  # records of each partition
+FEW = 10  # partitions of the reference
 
 SIZE_BYTES = 100
 
@@ -71,14 +68,9 @@ def compare(spark: SparkSession, bench: Bench, full: int, goal: float) -> Figure
     return compared(name, times["many"], times["few"], unit="s", goal=goal, smaller_is_better=True)
 
 
-TRIGGERS = 9
-"""Triggers, of which the median counts."""
-
-LIMIT_S = 0.15
-"""Limit of a trigger, whatever the number of partitions."""
-
-NAME_BYTES = 16
-"""Random part of a partition's name, the reference of a checkpointed offset."""
+TRIGGERS = 9  # triggers, of which the median counts
+LIMIT_S = 0.15  # limit of a trigger, whatever the number of partitions
+NAME_BYTES = 16  # random part of a partition's name, the reference of a checkpointed offset
 
 
 def offsets(bench: Bench) -> Iterator[Figure]:

@@ -21,8 +21,7 @@ from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
 
-LIMIT = 100
-"""Rows in a micro-batch."""
+LIMIT = 100  # rows in a micro-batch
 
 TASKS = (1, 8, 64)
 STUB_GOAL = 0.87

@@ -22,16 +22,12 @@ from dafka_core import EmbeddedCluster
 from dafka_core.storage.storage_errors import DATA_FILE
 from dafka_spark import DafkaDataSource
 
-GOALS = {"flight": 0.8, "local": 0.9}
-"""By value of option ``fetch``."""
-
-WARM_UPS = 3
-"""The JVM compiles during the first turns, whose sides would pay for it."""
+GOALS = {"flight": 0.8, "local": 0.9}  # by value of option ``fetch``
+WARM_UPS = 3  # the JVM compiles during the first turns, whose sides would pay for it
 
 UNIT = "M rows/s"
 
-Forms = dict[str, tuple[str, dict[str, Any]]]
-"""Format and options of each side's source."""
+Forms = dict[str, tuple[str, dict[str, Any]]]  # format and options of each side's source
 
 
 def run(bench: Bench) -> Iterator[Figure]:

@@ -11,8 +11,7 @@ from benchmarks.harness import TOPIC, Bench, filled
 from benchmarks.mesh import UNIT, bare_loop, full_records, in_child
 from dafka_core import Consumer
 
-LEAST_RECORDS = 50_000
-"""Fewer would arrive as one run, with nothing left to measure."""
+LEAST_RECORDS = 50_000  # fewer would arrive as one run, with nothing left to measure
 
 
 def run(bench: Bench) -> Iterator[Figure]:

@@ -21,8 +21,7 @@ from dafka_core.model.values import Values
 from dafka_core.storage import Log
 from dafka_core.storage.storage_errors import DATA_FILE
 
-ROUNDS = {1: 10_000, 1_000: 200}
-"""Appends by number of partitions: some megabytes and a minute."""
+ROUNDS = {1: 10_000, 1_000: 200}  # appends by number of partitions: some megabytes and a minute
 
 MAX_WRITTEN = {1: 400, 1_000: 10}
 """Bytes for each one kept, with records of 100 bytes. An append of one record writes six pages: its

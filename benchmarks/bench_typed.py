@@ -16,8 +16,7 @@ from dafka_core import EmbeddedCluster
 
 FULL_RECORDS = 2_000_000
 
-STREAM_ROWS = 1_000
-"""Rows in an Arrow value; a JSON record is one row."""
+STREAM_ROWS = 1_000  # rows in an Arrow value; a JSON record is one row
 
 DDL = "id BIGINT, name STRING, price DOUBLE, tags ARRAY<STRING>, at STRUCT<x: INT, y: INT>"
 ROW = (

@@ -22,11 +22,8 @@ from benchmarks.stub_source import FORM
 
 FULL_RECORDS = 5_000_000
 
-NUMBER_BYTES = 20
-"""Each value begins with its row's number."""
-
-BUFFER_BYTES = 8 << 20
-"""Bytes written to the plain file at a time."""
+NUMBER_BYTES = 20  # each value begins with its row's number
+BUFFER_BYTES = 8 << 20  # bytes written to the plain file at a time
 
 REST_S = 6
 """Memory touched before each measurement at full size, so that each finds memory as on a machine at

@@ -14,14 +14,9 @@ from itertools import accumulate
 from rich.console import Console
 from rich.table import Table
 
-Side = Callable[[], float]
-"""Runs one side of a comparison and returns its measure."""
-
-SURE = 0.9
-"""Confidence of a figure's interval."""
-
-LEAST_OF_RELEASED = 0.85
-"""A smaller share of the last release's least ratio is a regression."""
+Side = Callable[[], float]  # runs one side of a comparison and returns its measure
+SURE = 0.9  # confidence of a figure's interval
+LEAST_OF_RELEASED = 0.85  # a smaller share of the last release's least ratio is a regression
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ SIZE_BYTES: Final = 100
 
 WAIT_S: Final = 300.0
 
-Costs = dict[str, float]
-"""Costs by name and unit."""
+Costs = dict[str, float]  # costs by name and unit
 
 
 class Axis(NamedTuple):

@@ -20,20 +20,14 @@ from dafka_core.storage import Log
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.storage_errors import DATA_FILE
 
-SIZES_BYTES = (100, 1_000)
-"""Sizes of values, by default."""
-
-FULL_RECORDS = 10_000_000
-"""Records of the first row; the other rows' sizes are in proportion."""
-
-APPEND_BLOCKS = 4
-"""Blocks appended and synced at a time: 64 MB in memory, with few syncs."""
+SIZES_BYTES = (100, 1_000)  # sizes of values, by default
+FULL_RECORDS = 10_000_000  # records of the first row; the other rows' sizes are in proportion
+APPEND_BLOCKS = 4  # blocks appended and synced at a time: 64 MB in memory, with few syncs
 
 TOPIC = "bench"
 
 
-Content = Callable[[Values], Values]
-"""Makes records' contents of values."""
+Content = Callable[[Values], Values]  # makes records' contents of values
 
 
 def bare(values: Values) -> Values:

@@ -16,17 +16,10 @@ from typing import Final
 
 POM: Final = Path(__file__).parent / "kafka" / "pom.xml"
 
-NEWEST: Final = POM.with_name("newest_clients.xml")
-"""The clients' tools of Kafka 4 only."""
-
-STREAMS: Final = POM.with_name("streams.xml")
-"""Kafka Streams."""
-
-HEAP: Final = "-Xmx1g"
-"""A broker's default heap."""
-
-START_TIMEOUT_S: Final = 60.0
-"""Time to start a broker on a loaded machine."""
+NEWEST: Final = POM.with_name("newest_clients.xml")  # the clients' tools of Kafka 4 only
+STREAMS: Final = POM.with_name("streams.xml")  # Kafka Streams
+HEAP: Final = "-Xmx1g"  # a broker's default heap
+START_TIMEOUT_S: Final = 60.0  # time to start a broker on a loaded machine
 
 
 def jars(pom: Path = POM) -> Path:

@@ -12,8 +12,7 @@ import uuid
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-CHUNK = 10_000
-"""Messages passed at a time."""
+CHUNK = 10_000  # messages passed at a time
 
 WAIT_S = 60.0
 

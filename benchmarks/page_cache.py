@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-STEP_BYTES = 2 << 20
-"""One byte of each huge page, as in a file that has just been written."""
+STEP_BYTES = 2 << 20  # one byte of each huge page, as in a file that has just been written
 
 PAUSE_S = 2.0
 """Interval: memory is not returned so soon, and reading 5,000 bytes of 10 GB takes some

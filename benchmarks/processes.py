@@ -15,11 +15,8 @@ from typing import NamedTuple, Self
 WORKER = "spark.daemon pyspark."
 STORE = "dafka_core.cli store"
 
-_OF_ALL_THREADS = 2
-"""Linux's ``CPUCLOCK_SCHED``."""
-
-INTERVAL_S = 0.05
-"""Sampling interval: little work, and growth in between is small beside the limit."""
+_OF_ALL_THREADS = 2  # Linux's ``CPUCLOCK_SCHED``
+INTERVAL_S = 0.05  # sampling interval: little work, and growth in between is small beside the limit
 
 
 class Process(NamedTuple):

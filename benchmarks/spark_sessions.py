@@ -16,8 +16,7 @@ from benchmarks.bare_file import FileSource
 from benchmarks.bare_flight_server import FlightSource
 from benchmarks.stub_source import StubSource
 
-SLOTS = 2
-"""Tasks that run at a time."""
+SLOTS = 2  # tasks that run at a time
 
 _ROOT = str(Path(__file__).parents[1])
 

@@ -40,8 +40,7 @@ FORM = "bench-stub"
 HEADERS = [("trace", b"0123456789abcdef"), ("source", b"sensor-7"), ("kind", b"reading")]
 """Headers of each row, if any."""
 
-PREBUILT = 4
-"""Distinct batches in turn: a single one would stay in the CPU's cache."""
+PREBUILT = 4  # distinct batches in turn: a single one would stay in the CPU's cache
 
 
 @dataclass(frozen=True)

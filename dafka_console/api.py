@@ -35,11 +35,8 @@ from dafka_core.ops.gathering import gathered
 from dafka_core.queries.query_progress import PartitionLag
 from dafka_kafka.groups.group_lag import GroupLag, GroupPartition, group_lags
 
-MOST_NODES: Final = 300
-"""Nodes drawn of each kind; more would be unreadable."""
-
-MOST_TOPICS: Final = 5
-"""Topics named of a producer or consumer."""
+MOST_NODES: Final = 300  # nodes drawn of each kind; more would be unreadable
+MOST_TOPICS: Final = 5  # topics named of a producer or consumer
 
 
 def cluster_map(snapshot: Snapshot) -> dict[str, Any]:
@@ -282,14 +279,9 @@ def _partition(found: GroupPartition) -> dict[str, Any]:
 
 STATIC: Final = Path(__file__).with_name("static")
 
-MOST_VIEWERS: Final = 64
-"""Pages with an event stream."""
-
-HEALTH_S: Final = 15.0
-"""Lifetime of a diagnosis, which asks every node."""
-
-MOST_LAGS: Final = 1_000
-"""Partitions of a query in a list."""
+MOST_VIEWERS: Final = 64  # pages with an event stream
+HEALTH_S: Final = 15.0  # lifetime of a diagnosis, which asks every node
+MOST_LAGS: Final = 1_000  # partitions of a query in a list
 
 _FINDING: Final = ("severity", "about", "sentence", "remedy")
 

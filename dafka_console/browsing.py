@@ -34,14 +34,9 @@ from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import Record, RecordBatch, TopicPartition
 from dafka_core.model.where import Where, matched
 
-MOST_RECORDS: Final = 200
-"""Records of one page."""
-
-MOST_PAGE_BYTES: Final = 32 << 20
-"""Size at which a page ends: records can be large."""
-
-SEARCH_S: Final = 1.5
-"""Time of one search; the next request continues it."""
+MOST_RECORDS: Final = 200  # records of one page
+MOST_PAGE_BYTES: Final = 32 << 20  # size at which a page ends: records can be large
+SEARCH_S: Final = 1.5  # time of one search; the next request continues it
 
 SEARCH_RECORDS: Final = 20_000
 SEARCH_BYTES: Final = 8 << 20
@@ -53,23 +48,16 @@ CHUNK: Final = 50
 MOST_ASKED: Final = 500
 """Partitions up to which stores are asked for last times; beyond, the console's are used."""
 
-RANGE_S: Final = 30.0
-"""Time for finding a time in all partitions: 10,000 take seconds."""
-
-MOST_VIEWS: Final = 64
-"""Views that can be continued; they hold no records."""
-
-MOST_AT_A_TIME: Final = 4
-"""Pages made at a time: each may hold a large record."""
+RANGE_S: Final = 30.0  # time for finding a time in all partitions: 10,000 take seconds
+MOST_VIEWS: Final = 64  # views that can be continued; they hold no records
+MOST_AT_A_TIME: Final = 4  # pages made at a time: each may hold a large record
 
 UNKNOWN: Final = "no store that answers has records of it"
 
-turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)
-"""Held while a page is made."""
+turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)  # held while a page is made
 
 
-Matcher = Callable[[RecordBatch], Sequence[int]]
-"""Returns the matching rows of a batch."""
+Matcher = Callable[[RecordBatch], Sequence[int]]  # returns the matching rows of a batch
 
 
 class Search(NamedTuple):

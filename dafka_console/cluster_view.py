@@ -46,19 +46,15 @@ from dafka_core.storage import PartitionStatistics
 from dafka_core.system.closing import Closing, ProcessBound
 from dafka_kafka.groups.group_lag import GroupLag
 
-ANSWER_S: Final = 5.0
-"""Time for a store's answer."""
-
-SPACE_EVERY_S: Final = 5.0
-"""Interval between questions about a store's file and connections."""
+ANSWER_S: Final = 5.0  # time for a store's answer
+SPACE_EVERY_S: Final = 5.0  # interval between questions about a store's file and connections
 
 FACTS_EVERY_S: Final = 30.0
 FACTS_SHARE: Final = 0.02
 """Interval between questions about disk usage by partition, and the share of time that they may
 take: with 10,000 partitions a store reads as many rows."""
 
-NEW_FACTS_EVERY_S: Final = 1.0
-"""The interval while some partitions are unknown."""
+NEW_FACTS_EVERY_S: Final = 1.0  # the interval while some partitions are unknown
 
 
 class StoreLink(Closing):
@@ -134,8 +130,7 @@ SHARE: Final = 0.05
 """Interval between lag measurements, and the share of time that they may take: stores read every
 partition for them."""
 
-MOST_RUNS: Final = 1_000
-"""Runs that are kept: any client can write reports."""
+MOST_RUNS: Final = 1_000  # runs that are kept: any client can write reports
 
 _log: Final = logging.getLogger("dafka.console")
 
@@ -154,8 +149,7 @@ class QueryWatch:
     """Keeps the lag of each run of a query; ``look`` is called by one thread at a time."""
 
     def __init__(self, topic: str = QUERIES_TOPIC) -> None:
-        self.runs: Sequence[QueryLag] = ()
-        """The last result."""
+        self.runs: Sequence[QueryLag] = ()  # the last result
         self.lags = TimeSeries()
         self._topic = topic
         self._due = 0.0
@@ -182,17 +176,13 @@ class QueryWatch:
         self.lags.add(time_s, names, [each.records_behind for each in self.runs])
 
 
-HEAR_S: Final = 2.0
-"""Time in which reachable stores are discovered."""
-
-LOOK_S: Final = 1.0
-"""Time that an update waits for stores: a slow one must not delay the others."""
+HEAR_S: Final = 2.0  # time in which reachable stores are discovered
+LOOK_S: Final = 1.0  # time that an update waits for stores: a slow one must not delay the others
 
 MISSING_EVERY_S: Final = 10.0
 """Interval between questions about missing stores, which concern the whole mesh."""
 
-MOST_ASKED: Final = 16
-"""Stores asked at a time, with a thread each."""
+MOST_ASKED: Final = 16  # stores asked at a time, with a thread each
 
 
 class ClusterView(ProcessBound):

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from dafka_console.top_view import TopChoice
 
 
-RATED: Final = 3
-"""The first snapshot with rates."""
-
-KEY_S: Final = 0.1
-"""Polling interval of the keyboard."""
+RATED: Final = 3  # the first snapshot with rates
+KEY_S: Final = 0.1  # polling interval of the keyboard
 
 
 @flags.option("--topic", type=flags.TOPIC, metavar="TOPIC", help="Show this topic's partitions.")

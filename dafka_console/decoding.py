@@ -30,8 +30,7 @@ MOST_COLUMNS: Final = 200
 MAX_DEPTH: Final = 30
 """Of the types of Arrow and Avro."""
 
-_COMPRESSION: Final = 3
-"""Field number of the compression in a record batch's metadata."""
+_COMPRESSION: Final = 3  # field number of the compression in a record batch's metadata
 
 
 def is_arrow(value: bytes) -> bool:
@@ -123,8 +122,7 @@ MAX_NOTHINGS: Final = 1 << 20
 """Values without a byte in one value of a schema, times the bytes of the content: each byte of an
 array may become that number of values."""
 
-REGISTRY_HEADER: Final = 5
-"""Prefix of a value with a schema in a registry: 0, and the schema's id."""
+REGISTRY_HEADER: Final = 5  # prefix of a value with a schema in a registry: 0, and the schema's id
 
 
 def is_avro_file(value: bytes) -> bool:
@@ -235,8 +233,7 @@ NULL: Final = "null"
 FORMATS: Final = (AUTO, TEXT, JSON, AVRO, ARROW, HEX)
 """Formats that can be requested; images are recognized by their first bytes."""
 
-MAX_TEXT_BYTES: Final = 256 << 10
-"""Text shown of a value; the rest can be downloaded."""
+MAX_TEXT_BYTES: Final = 256 << 10  # text shown of a value; the rest can be downloaded
 
 MAX_HEX_BYTES: Final = 8 << 10
 MAX_OPENED_BYTES: Final = 1 << 20
@@ -369,8 +366,7 @@ def _json(value: bytes) -> Decoded:
     return Decoded(JSON, *_cut(msgspec.json.format(text)))
 
 
-MAX_INDENTED: Final = 64 << 20
-"""Characters that a value may have when it is indented, at most."""
+MAX_INDENTED: Final = 64 << 20  # characters that a value may have when it is indented, at most
 
 _BRACKET: Final = re.compile(r"[][{}]")
 _STEPS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}

@@ -18,8 +18,7 @@ from dafka_core.model.names import INTERNAL, unescape
 from dafka_core.nodes.producer import Producer
 from dafka_core.system.closing import Closing
 
-MOST_PRODUCERS: Final = 8
-"""Producers kept for further records; each is a node of the mesh."""
+MOST_PRODUCERS: Final = 8  # producers kept for further records; each is a node of the mesh
 
 ACK_S: Final = 10.0
 

@@ -36,8 +36,7 @@ HOME: Final = "./"
 """The first page, seen from itself and from the form: relative, as all links of the pages are, so
 that a reverse proxy may serve the console below any path."""
 
-SESSION_S: Final = 7 * 86_400
-"""Lifetime of the cookie; a new token ends it at once."""
+SESSION_S: Final = 7 * 86_400  # lifetime of the cookie; a new token ends it at once
 
 OPEN_FILES: Final = ("/static/style.css", "/static/icon.svg")
 """Files of the form, served without a login."""
@@ -195,8 +194,7 @@ class Console(ExtensionNode):
         self.admits_all = is_open and not is_here
         """True if other machines may use it without a token."""
         door = None if is_open else Door("the console", "token_file", config.token_file)
-        self.token = "" if door is None or config.token_file else door.token
-        """A generated token."""
+        self.token = "" if door is None or config.token_file else door.token  # a generated token
         self._server = HttpServer("console", "listen", where, MOST_CONNECTIONS)
         self.port = self._server.address.port
         self.url = f"{self._server.address.url}/"

@@ -22,11 +22,8 @@ from dafka_core.queries.query_progress import QueryLag
 from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space
 
-SETTLE_S: Final = 4.0
-"""Time constant of the smoothed rates."""
-
-LEAST_RATE: Final = 0.01
-"""Records per second; a lower rate counts as 0."""
+SETTLE_S: Final = 4.0  # time constant of the smoothed rates
+LEAST_RATE: Final = 0.01  # records per second; a lower rate counts as 0
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -12,11 +12,8 @@ import numpy.typing as npt
 
 from dafka_core.errors import InvalidRequestError
 
-WINDOWS: Final = {"10m": 600, "6h": 21_600, "7d": 604_800}
-"""Windows by name, in seconds."""
-
-POINTS: Final = 200
-"""Means of each window: of 3 s, 108 s and 50 min."""
+WINDOWS: Final = {"10m": 600, "6h": 21_600, "7d": 604_800}  # windows by name, in seconds
+POINTS: Final = 200  # means of each window: of 3 s, 108 s and 50 min
 
 MOST_SERIES: Final = 10_000
 """Series that are kept: 24 MB.  Any client can create topics, and name queries."""

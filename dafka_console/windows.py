@@ -19,11 +19,8 @@ from dafka_core.errors import InvalidRequestError
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.model.names import INTERNAL, escape, printable
 
-MOST_ROWS: Final = 500
-"""Rows of one answer: several screens."""
-
-SPARK_POINTS: Final = 30
-"""Points of a topic's history beside its row."""
+MOST_ROWS: Final = 500  # rows of one answer: several screens
+SPARK_POINTS: Final = 30  # points of a topic's history beside its row
 
 
 class Window(NamedTuple):

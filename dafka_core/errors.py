@@ -10,8 +10,7 @@ from typing import ClassVar, Final
 
 from dafka_core.model.names import printable, shown_partition
 
-HIDDEN: Final = "(not shown)"
-"""Replaces a value that may be a secret."""
+HIDDEN: Final = "(not shown)"  # replaces a value that may be a secret
 
 _SECRET: Final = re.compile(
     r"pas+w|pwd|passphrase|secret|jaas|token|credential|sasl|\bssl|\btls"
@@ -134,11 +133,8 @@ class NodeFailedError(DafkaError):
 class _TowersError(DafkaError):
     towers: Sequence[str]
     waited_s: float
-    diagnosis: str = field(default="", kw_only=True)
-    """The known reason; replaces the possible ones."""
-
-    nobody: ClassVar[str] = ""
-    """The beginning of the sentence."""
+    diagnosis: str = field(default="", kw_only=True)  # the known reason; replaces the possible ones
+    nobody: ClassVar[str] = ""  # the beginning of the sentence
 
     def __post_init__(self) -> None:
         self.towers = tuple(self.towers)

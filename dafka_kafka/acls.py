@@ -17,11 +17,8 @@ ELSEWHERE: Final = (
     "ROLE --produce PATTERN --consume PATTERN --kafka-users FILE' changes it"
 )
 
-ALLOW: Final = 3
-"""The only permission type: without an ALLOW everything is denied."""
-
-ANY: Final = 1
-"""In a filter: any resource type, operation or permission."""
+ALLOW: Final = 3  # the only permission type: without an ALLOW everything is denied
+ANY: Final = 1  # in a filter: any resource type, operation or permission
 
 HOST: Final = "*"
 

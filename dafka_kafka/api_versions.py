@@ -14,8 +14,7 @@ from dafka_kafka.api import Answer, Api, Client, Feature, Served, on_cluster, se
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.users import Operation
 
-VERSIONS: Final = range(5)
-"""The versions of ApiVersions itself."""
+VERSIONS: Final = range(5)  # the versions of ApiVersions itself
 
 
 def api_versions(served: Mapping[int, Served], error: KafkaError = KafkaError.NONE) -> Any:

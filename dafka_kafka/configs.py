@@ -41,8 +41,7 @@ from dafka_kafka.users import Operation as Permitted
 # in each store, as all rules' sizes do, and not each partition as in Kafka.
 
 
-ANSWER_S: Final = 10.0
-"""Time for each store's answer."""
+ANSWER_S: Final = 10.0  # time for each store's answer
 
 
 def check_all_there(store: Store) -> None:
@@ -84,8 +83,7 @@ MAX_LONG: Final = 2**63 - 1
 _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
 """Largest limits of a rule. Larger ones keep everything: tools write 2^63 - 1 for ever."""
 
-Limits = Mapping[str, int | None]
-"""Requested values by config name; None resets one."""
+Limits = Mapping[str, int | None]  # requested values by config name; None resets one
 
 
 def parsed(name: str, value: str | None) -> int | None:
@@ -166,8 +164,7 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
         raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None
 
 
-RETENTION: Final = (AGE, SIZE)
-"""Configs that clients may change, and retention rules keep."""
+RETENTION: Final = (AGE, SIZE)  # configs that clients may change, and retention rules keep
 
 MAX_BATCH: Final = "max.message.bytes"
 REGISTERED: Final = (MAX_BATCH, MIN_STORES)

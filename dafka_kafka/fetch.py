@@ -113,18 +113,14 @@ class LogWatch:
 MAX_FETCH_BYTES: Final = 55 << 20
 """Limit of one response, whatever the client asks for: the default of Kafka's brokers."""
 
-RECORD_BYTES: Final = 36
-"""Largest overhead of a record: lengths, time and offset, in any format."""
-
-BATCH_BYTES: Final = 64
-"""Overhead of a record batch."""
+RECORD_BYTES: Final = 36  # largest overhead of a record: lengths, time and offset, in any format
+BATCH_BYTES: Final = 64  # overhead of a record batch
 
 LEAST_BATCH_BYTES: Final = 16 << 10
 """Size up to which the first partition returns records, whatever the client's limits: a broker
 returns a whole batch, and this is the default size of a batch of Java's producers."""
 
-LEAST_RECORD_BYTES: Final = 7
-"""Size of a record without key, value and headers."""
+LEAST_RECORD_BYTES: Final = 7  # size of a record without key, value and headers
 
 
 class FetchLimits:
@@ -167,8 +163,7 @@ LAG_S: Final = 30.0
 """Time after which an offset beyond the end is out of range: connected stores copy records from
 each other within seconds."""
 
-MAX_KEPT: Final = 10_000
-"""Offsets remembered; beyond that the oldest one is forgotten."""
+MAX_KEPT: Final = 10_000  # offsets remembered; beyond that the oldest one is forgotten
 
 
 class BeyondEnd:
@@ -194,8 +189,7 @@ class BeyondEnd:
         return now - since < LAG_S
 
 
-NO_EPOCH: Final = -1
-"""An unknown leader epoch, the only one that gateways return."""
+NO_EPOCH: Final = -1  # an unknown leader epoch, the only one that gateways return
 
 UNKNOWN_EPOCH: Final = 0
 """Sent by librdkafka in place of ``NO_EPOCH``, to brokers with Metadata 9 and later."""
@@ -236,8 +230,7 @@ MAX_BATCH_BYTES: Final = 1 << 20
 """Values in one record batch, unless it is a single record. Clients buffer a whole batch to check
 its CRC, and a batch of this size stays in the CPU cache while it is made."""
 
-FEW_CHANGED: Final = 8
-"""Partitions with bounds that are read without a thread."""
+FEW_CHANGED: Final = 8  # partitions with bounds that are read without a thread
 
 Encode = Callable[[RecordBatch], bytes]
 
@@ -413,8 +406,7 @@ RECORD_BATCHES_FROM: Final = 4
 MAX_WAIT_S: Final = 300.0
 """Longest wait; after it the client gets an empty response, and asks again."""
 
-ROOM_STEP_S: Final = 0.1
-"""Polling interval for room that other clients' unread responses take."""
+ROOM_STEP_S: Final = 0.1  # polling interval for room that other clients' unread responses take
 
 
 class Fetch(Feature):

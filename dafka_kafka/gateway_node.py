@@ -71,8 +71,7 @@ class Complaints:
     """Counts invalid requests and refused connections, and logs them at most every few seconds."""
 
     def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        """Counts by kind."""
+        self.counts: Counter[str] = Counter()  # counts by kind
         self._said: dict[object, tuple[float, int]] = {}  # time of the last line, and events since
 
     def note(

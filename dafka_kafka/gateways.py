@@ -28,17 +28,13 @@ from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import bracketed, is_host
 from dafka_kafka.registry_table import NumberedPartition
 
-GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"
-"""The topic of announcements."""
+GATEWAYS_TOPIC: Final = f"{INTERNAL}kafka.gateways"  # the topic of announcements
 
 LAST_RECORDS: Final = 16
 """Records read of each partition: any producer can write there, and invalid ones are skipped."""
 
-MAX_ANNOUNCEMENT_BYTES: Final = 4_096
-"""Longer records are invalid."""
-
-ANNOUNCE_TIMEOUT_S: Final = 10.0
-"""Time for the store to write an announcement."""
+MAX_ANNOUNCEMENT_BYTES: Final = 4_096  # longer records are invalid
+ANNOUNCE_TIMEOUT_S: Final = 10.0  # time for the store to write an announcement
 
 
 RETURN_S: Final = 10.0

@@ -31,19 +31,15 @@ from dafka_core.protocol.histories import HOSTING_ACKS
 from dafka_core.storage import Log
 from dafka_kafka.producer_states import ProducerState
 
-JOURNAL_TOPIC: Final = f"{INTERNAL}kafka.journal"
-"""The topic of journals."""
+JOURNAL_TOPIC: Final = f"{INTERNAL}kafka.journal"  # the topic of journals
 
 NOTES_PER_RECORD: Final = 100
 RECORDS_AT_ONCE: Final = 50
 NOTES_AT_ONCE: Final = 5_000
 """States in a record, records in a batch, and notes with it; a store takes 10,000 of them."""
 
-WRITE_S: Final = 10.0
-"""Time for the disk to write a batch."""
-
-States = Mapping[str, bytes]
-"""States of idempotent producers: the notes' contents by name."""
+WRITE_S: Final = 10.0  # time for the disk to write a batch
+States = Mapping[str, bytes]  # states of idempotent producers: the notes' contents by name
 
 
 class JournalRecord(JsonMessage, frozen=True, omit_defaults=True):
@@ -185,8 +181,7 @@ class LifeSummary:
                 self.states[name] = note
 
 
-Summaries = Mapping[EpochId, LifeSummary]
-"""The summaries of a partition by life."""
+Summaries = Mapping[EpochId, LifeSummary]  # the summaries of a partition by life
 
 
 def summaries(

@@ -68,23 +68,12 @@ MOVE_S: Final = 5.0
 """Time after which the partitions of a gateway that is away move. Its beacons have been missing for
 4 s before (``peer_expiry_ms``)."""
 
-STEP_S: Final = 0.1
-"""Interval of the checks for gateways that have come or gone."""
-
-RETRY_S: Final = 1.0
-"""Pause after a failed attempt."""
-
-GATHER_S: Final = 10.0
-"""Time for this store to receive other stores' records."""
-
-SPREAD_S: Final = 1.0
-"""Time for other stores to receive a leader's latest records."""
-
-WAIT_S: Final = 0.02
-"""Interval of the checks for answers and records."""
-
-ASK_S: Final = 2.0
-"""Time for one store to trim a journal."""
+STEP_S: Final = 0.1  # interval of the checks for gateways that have come or gone
+RETRY_S: Final = 1.0  # pause after a failed attempt
+GATHER_S: Final = 10.0  # time for this store to receive other stores' records
+SPREAD_S: Final = 1.0  # time for other stores to receive a leader's latest records
+WAIT_S: Final = 0.02  # interval of the checks for answers and records
+ASK_S: Final = 2.0  # time for one store to trim a journal
 
 LONGEST_JOURNAL: Final = 50_000
 """Records after which a journal is written anew, and its beginning trimmed."""

@@ -44,8 +44,7 @@ OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 
 _DESCRIBE: Final = on_topics(Operation.DESCRIBE)
 
-UNKNOWN: Final = -1
-"""Reported where there is no such offset or time."""
+UNKNOWN: Final = -1  # reported where there is no such offset or time
 
 
 class FoundOffset(NamedTuple):

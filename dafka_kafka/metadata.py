@@ -26,8 +26,7 @@ from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
 from dafka_kafka.users import TOPIC_OPERATIONS, Operation, Resource
 
-CREATION_S: Final = 5.0
-"""Longest wait for the creation of a requested topic; the client asks again."""
+CREATION_S: Final = 5.0  # longest wait for the creation of a requested topic; the client asks again
 
 SAY_AGAIN_S: Final = 30.0
 """Interval between warnings about topics that can't be created: clients retry."""

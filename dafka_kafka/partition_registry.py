@@ -159,8 +159,7 @@ LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, Transition]]] = {
 }
 """Transitions by state and event; any other event refuses the proposals and gives up the lease."""
 
-STORES_S: Final = 5.0
-"""Time for stores to answer, or to write a record."""
+STORES_S: Final = 5.0  # time for stores to answer, or to write a record
 
 COMMIT_S: Final = 15.0
 """Time a client waits for a commit; Kafka's clients allow 30 s or more for a request."""
@@ -476,20 +475,14 @@ class PendingChanges:
             self.table.apply(each)
 
 
-POLL_S: Final = 0.5
-"""Interval of the search for new partitions of Dafka producers."""
-
-STEP_S: Final = 0.02
-"""Interval of the steps of a change; an acknowledgement comes earlier."""
+POLL_S: Final = 0.5  # interval of the search for new partitions of Dafka producers
+STEP_S: Final = 0.02  # interval of the steps of a change; an acknowledgement comes earlier
 
 RANK_S: Final = 3.0
 """Delay by which each further gateway, by rank, assigns numbers if none before it has."""
 
-SAMPLE: Final = 100
-"""Partitions of a topic that are checked for records."""
-
-RETRY_S: Final = 10.0
-"""Pause after a failed attempt."""
+SAMPLE: Final = 100  # partitions of a topic that are checked for records
+RETRY_S: Final = 10.0  # pause after a failed attempt
 
 ADDRESS: Final = attrgetter("address")
 CLOSING: Final = RefusedError(KafkaError.NOT_CONTROLLER, "this gateway is closing")

@@ -50,16 +50,14 @@ _log: Final = logging.getLogger("dafka.kafka")
 BATCH_VERSION: Final = 3
 """From this version of Produce on, clients send one record batch; before, a message set."""
 
-ZSTD_VERSION: Final = 7
-"""From this version on, batches may be compressed with zstd (KIP-110)."""
+ZSTD_VERSION: Final = 7  # from this version on, batches may be compressed with zstd (KIP-110)
 
 
 SMALL_BYTES: Final = 64 << 10
 """Batches up to this size are decoded together; Java's producers send 16 KiB by default. Larger
 ones gain little."""
 
-CHUNK_BYTES: Final = 256 << 10
-"""Bytes decoded together; more gains nothing, and takes much memory."""
+CHUNK_BYTES: Final = 256 << 10  # bytes decoded together; more gains nothing, and takes much memory
 
 
 class DecodedRecords(NamedTuple):
@@ -89,8 +87,7 @@ class ProducedRecords(NamedTuple):
         return self.stop - self.start
 
 
-Columns = tuple[Values, Longs | None]
-"""The contents and times of records, as in ``RecordBatch``."""
+Columns = tuple[Values, Longs | None]  # the contents and times of records, as in ``RecordBatch``
 
 
 def joined(parts: Sequence[ProducedRecords]) -> Columns:
@@ -345,10 +342,8 @@ class PartitionWriter:
         self.tp = tp
         self._owner = owner
         self.waiting: deque[Put] = deque()
-        self.is_taken = False
-        """A group is being decoded."""
-        self.under_way = 0
-        """Groups that are taken and not on disk."""
+        self.is_taken = False  # a group is being decoded
+        self.under_way = 0  # groups that are taken and not on disk
         self.again: list[Put] = []
         """Puts with lost records; nothing is taken before they are queued again."""
         self._waiting_bytes = 0

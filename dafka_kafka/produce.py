@@ -67,16 +67,14 @@ times."""
 TINY_BYTES: Final = 4 << 10
 """Bytes of a round that the loop decodes itself, if none of it is compressed: a few records."""
 
-ROUND_PUTS: Final = 1_000
-"""Batches in a round; each has one or more notes."""
+ROUND_PUTS: Final = 1_000  # batches in a round; each has one or more notes
 
 PATIENCE: Final = 0.5
 """Producers have a few requests in flight, and send the next ones when those are answered. So a
 round waits until it has the previous round's number of batches, for at most this fraction of that
 round's duration: then twice the number share a sync, and no batch waits longer than without."""
 
-MAX_PATIENCE_S: Final = 0.005
-"""Longest such wait after a round has ended, for slow disks."""
+MAX_PATIENCE_S: Final = 0.005  # longest such wait after a round has ended, for slow disks
 
 MAX_WAIT_S: Final = 0.05
 """Longest time a round waits for the previous one, which may be large or have a slow disk."""
@@ -88,11 +86,8 @@ ones would compete for the CPU."""
 MANY_WRITERS: Final = 100
 """Number of writers at which those of deleted topics are dropped; then twice the number left."""
 
-TRY_AGAIN_S: Final = 0.05
-"""Pause before lost records are written for the third time, and later."""
-
-SETTLE_S: Final = 0.005
-"""Polling interval for writes in flight."""
+TRY_AGAIN_S: Final = 0.05  # pause before lost records are written for the third time, and later
+SETTLE_S: Final = 0.005  # polling interval for writes in flight
 
 _Round = list[tuple[PartitionWriter, list[Put]]]
 
@@ -287,8 +282,7 @@ class ProduceRounds:
 
 _log: Final = logging.getLogger("dafka.kafka")
 
-ALL: Final = -1
-"""``acks``: all reachable stores."""
+ALL: Final = -1  # ``acks``: all reachable stores
 
 ROUTINE: Final = (
     KafkaError.NOT_LEADER_OR_FOLLOWER,
@@ -300,8 +294,7 @@ permissions, which have a line of their own."""
 
 _WRITE: Final = on_topics(Operation.WRITE)
 
-MAX_TIMEOUT_S: Final = 600.0
-"""Upper bound for a client's timeout."""
+MAX_TIMEOUT_S: Final = 600.0  # upper bound for a client's timeout
 
 ASK_AGAIN_S: Final = 10.0
 """A topic for which no partition could be created is refused with the same reason for this time:

@@ -17,11 +17,8 @@ from typing import Final, NamedTuple, Self
 
 from dafka_kafka.errors import KafkaError
 
-LAST_SEQUENCE: Final = 2**31 - 1
-"""After it, sequences wrap to 0."""
-
-KEPT_BATCHES: Final = 5
-"""Java's producers have at most this many batches in flight."""
+LAST_SEQUENCE: Final = 2**31 - 1  # after it, sequences wrap to 0
+KEPT_BATCHES: Final = 5  # Java's producers have at most this many batches in flight
 
 EXPIRES_MS: Final = 86_400_000
 """Expiry of an inactive producer; Kafka's ``producer.id.expiration.ms``."""
@@ -30,11 +27,8 @@ MAX_STATES: Final = 100_000
 """Producers of all partitions at one gateway, about 60 MB. Beyond it the least recently active one
 is forgotten."""
 
-FORGOTTEN_AT_ONCE: Final = 4
-"""Producers forgotten with each batch, which adds at most one."""
-
-NOTES: Final = "kafka producer/"
-"""Prefix of the notes' names."""
+FORGOTTEN_AT_ONCE: Final = 4  # producers forgotten with each batch, which adds at most one
+NOTES: Final = "kafka producer/"  # prefix of the notes' names
 
 _HEAD: Final = struct.Struct(">BhqB")
 _BATCH: Final = struct.Struct(">iiq")

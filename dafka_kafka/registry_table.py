@@ -56,11 +56,8 @@ MAX_PARTITIONS: Final = 200_000
 """In all topics together: about 60 MB, and seconds to describe to a client. Kafka's own clusters
 had as many before KRaft."""
 
-MAX_RECORD_BYTES: Final = 1 << 20
-"""Longer records are invalid."""
-
-PARTITIONS_PER_RECORD: Final = 1_000
-"""About 100 KB; ``assignment_records`` splits larger changes."""
+MAX_RECORD_BYTES: Final = 1 << 20  # longer records are invalid
+PARTITIONS_PER_RECORD: Final = 1_000  # about 100 KB; ``assignment_records`` splits larger changes
 
 
 class RegistryRecord(JsonMessage, frozen=True, omit_defaults=True):
@@ -101,8 +98,7 @@ class NumberedPartition(NamedTuple):
         return TopicPartition(self.topic, self.address)
 
 
-LEAST_STORES: Final = 3
-"""Of two stores none can tell whether it has the majority."""
+LEAST_STORES: Final = 3  # of two stores none can tell whether it has the majority
 
 
 class Lead(NamedTuple):

@@ -27,20 +27,14 @@ from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.storage import Log
 from dafka_kafka.registry_table import REGISTRY, Lead, RegistryLog
 
-POLL_S: Final = 1.0
-"""Long-poll time of a store; also the delay until an abandoned wait is noticed."""
-
-ANSWER_S: Final = 5.0
-"""Time for the answer after the long poll has ended."""
+POLL_S: Final = 1.0  # long-poll time of a store; also the delay until an abandoned wait is noticed
+ANSWER_S: Final = 5.0  # time for the answer after the long poll has ended
 
 TRY_AGAIN_S: Final = 0.2
 """Pause before a store that did not answer is asked again, and while too few are reachable."""
 
-IDLE_S: Final = 30.0
-"""Time for which a thread outlasts the last use of its store."""
-
-Ends = Mapping[TopicPartition, int]
-"""The end offset up to which each partition must be on disk."""
+IDLE_S: Final = 30.0  # time for which a thread outlasts the last use of its store
+Ends = Mapping[TopicPartition, int]  # the end offset up to which each partition must be on disk
 
 _Needed = Mapping[TopicPartition, tuple[int, Epoch | None]]
 """By partition, the end of this store's records, and the epoch of the last one."""

@@ -139,11 +139,8 @@ _SIZE: Final = struct.Struct(">i")
 FAILED: Final = "requests that failed here"
 DENIED: Final = "requests for what their user may not do"
 
-DENIED_AGAIN_S: Final = 60.0
-"""Interval between log lines for a user and an API: clients retry."""
-
-MAX_NAME: Final = 200
-"""Length of a name in the log: clients can invent names."""
+DENIED_AGAIN_S: Final = 60.0  # interval between log lines for a user and an API: clients retry
+MAX_NAME: Final = 200  # length of a name in the log: clients can invent names
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,12 @@ from dafka_kafka.users import SCRAM, Rights, Users, Verifier
 
 PLAIN: Final = "PLAIN"
 
-PATIENCE_S: Final = 30.0
-"""Time for authentication, after which the connection is closed."""
-
-FAILED_WAIT_S: Final = 0.5
-"""Delay of a refusal, against guessing."""
+PATIENCE_S: Final = 30.0  # time for authentication, after which the connection is closed
+FAILED_WAIT_S: Final = 0.5  # delay of a refusal, against guessing
 
 TOO_MANY: Final = f"{MOST_WRONG} wrong passwords came from this address within a minute: wait one"
 
-MAX_REQUEST_BYTES: Final = 64 << 10
-"""Request size before authentication."""
+MAX_REQUEST_BYTES: Final = 64 << 10  # request size before authentication
 
 REFUSED: Final = "clients that failed to authenticate"
 
@@ -56,10 +52,8 @@ class Sasl(Feature):
         self._scram: ScramServer | None = None
         self._name = ""
         self._verifiers: Mapping[str, Verifier] | None = None
-        self.user: str | None = None
-        """The user, once authenticated."""
-        self.failure = ""
-        """Why the connection must be closed after the response."""
+        self.user: str | None = None  # the user, once authenticated
+        self.failure = ""  # why the connection must be closed after the response
 
     def available(self, api_key: int, apis: Mapping[int, Served]) -> Mapping[int, Served]:
         """Return the APIs of this connection; ``apis`` are those for authenticated users.

@@ -138,8 +138,7 @@ def decode_request(api_key: int, version: int, octets: memoryview, start: int) -
     return request
 
 
-_UUID: Final = "uuid"
-"""A type of which the library decodes zero as None."""
+_UUID: Final = "uuid"  # a type of which the library decodes zero as None
 
 
 class _Part(NamedTuple):

@@ -53,8 +53,7 @@ _OTHERS: Final = {
 }
 """Other protocols, by their first bytes; as a size prefix each of them is too large."""
 
-HANDSHAKE_S: Final = 10.0
-"""A connection with TLS must complete its handshake within this time."""
+HANDSHAKE_S: Final = 10.0  # a connection with TLS must complete its handshake within this time
 
 MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
@@ -86,8 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._is_writing_paused = False
         self._is_reading_paused = False
-        self.is_gone = False
-        """True if it is closed or closing."""
+        self.is_gone = False  # true if it is closed or closing
         self.deadline = inf
         """The deadline for the rest of a partial request, or for the client to read its
         response."""
@@ -372,11 +370,8 @@ def _counted(size_bytes: int) -> int:
     return size_bytes if size_bytes > SCRATCH_BYTES else 0
 
 
-BACKLOG: Final = 1_024
-"""The kernel's accept queue: after a restart all clients connect at once."""
-
-LOOK_INTERVAL_S: Final = 1.0
-"""Interval of the check for slow clients."""
+BACKLOG: Final = 1_024  # the kernel's accept queue: after a restart all clients connect at once
+LOOK_INTERVAL_S: Final = 1.0  # interval of the check for slow clients
 
 STRANGERS: Final = 10
 """One of this many connections is reserved for clients that have not authenticated yet."""
@@ -420,8 +415,7 @@ class Server:
         self._agreeing: set[Connection] = set()
         self._listener = listener
         self._features = features
-        self.loop = asyncio.new_event_loop()
-        """The event loop of the features."""
+        self.loop = asyncio.new_event_loop()  # the event loop of the features
         self._started: Future[None] = Future()
         self._closing = asyncio.Event()
         self._thread = NodeThread("dafka-kafka", self._run)

@@ -39,8 +39,7 @@ from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.users import Operation
 
-MAX_NAME_BYTES: Final = 249
-"""Kafka's limit."""
+MAX_NAME_BYTES: Final = 249  # Kafka's limit
 
 KAFKAS_OWN: Final = {
     *("__consumer_offsets", "__transaction_state", "__share_group_state"),
@@ -76,21 +75,15 @@ def wrong_name(topic: str | None) -> str:
 MAX_PARTITIONS: Final = 10_000
 """Limit in one request, so that a typing error does not fill the registry."""
 
-DEFAULT: Final = -1
-"""Stands for the gateway's default."""
-
-HIGH_WATERMARK: Final = -1
-"""Stands for the end in DeleteRecords."""
+DEFAULT: Final = -1  # stands for the gateway's default
+HIGH_WATERMARK: Final = -1  # stands for the end in DeleteRecords
 
 NO_IDS: Final = "topics have no ids here: name the topic"
 
 NO_DELETION: Final = "topics cannot be deleted here: the gateway has option delete_topics = false"
 
-WRITE_S: Final = 30.0
-"""Time for writes in flight when a topic is deleted."""
-
-OfTopic = Callable[[str], Awaitable[None]]
-"""One operation on a topic."""
+WRITE_S: Final = 30.0  # time for writes in flight when a topic is deleted
+OfTopic = Callable[[str], Awaitable[None]]  # one operation on a topic
 
 _log: Final = logging.getLogger("dafka.kafka")
 

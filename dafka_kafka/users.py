@@ -41,8 +41,7 @@ from dafka_kafka.errors import KafkaError
 # Requests are checked by it, and DescribeAcls and the operations in responses report it.
 
 
-MAX_TOPICS: Final = 10_000
-"""Cached answers: clients ask for any name."""
+MAX_TOPICS: Final = 10_000  # cached answers: clients ask for any name
 
 _ALL: Final = "*"
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -105,8 +104,7 @@ TOPIC_OPERATIONS: Final = frozenset[Operation]().union(
 )
 """All operations on topics."""
 
-USER_ROLES: Final = tuple(OPERATIONS)
-"""The roles that a user may have."""
+USER_ROLES: Final = tuple(OPERATIONS)  # the roles that a user may have
 
 REFUSALS: Final = MappingProxyType(
     {
@@ -207,8 +205,7 @@ except ImportError:
     _why = "needs scramp: pip install 'dafka-spark[kafka]'"
     raise ConfigError("kafka", True, _why) from None
 
-KEY_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
-"""The length of keys by mechanism."""
+KEY_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}  # the length of keys by mechanism
 
 SCRAM: Final = tuple(KEY_BYTES)
 
@@ -219,8 +216,7 @@ ITERATIONS: Final = 16_384
 MAX_ITERATIONS: Final = 1 << 20
 MAX_PASSWORD_BYTES: Final = 1_024
 
-HASHING_THREADS: Final = 2
-"""Processors that password checks may use."""
+HASHING_THREADS: Final = 2  # processors that password checks may use
 
 _NAME: Final = re.compile(r"[^\s,=\0-\x1f]{1,255}")
 _log: Final = logging.getLogger("dafka.kafka")
@@ -344,8 +340,7 @@ class Users:
     def __init__(self, file: str) -> None:
         self._file = PrivateFile(file, "dafka kafka-user", self._parse)
         self._salt_key = b""
-        self.guesses = Guesses()
-        """Wrong passwords of all users, by client address."""
+        self.guesses = Guesses()  # wrong passwords of all users, by client address
         self.threads = ThreadPoolExecutor(HASHING_THREADS, "dafka-kafka-password")
         """Threads for ``knows``, which keeps a processor busy."""
         try:

@@ -138,8 +138,7 @@ def duration_ms(text: str, minimum: int = 1) -> int:
 
 # Sessions and queries
 
-POLL_INTERVAL_S = 0.3
-"""Between two checks of a running query: often enough for a progress bar."""
+POLL_INTERVAL_S = 0.3  # between two checks of a running query: often enough for a progress bar
 
 _LOCAL_DEFAULTS = {
     "spark.master": "local[*]",

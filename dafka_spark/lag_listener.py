@@ -14,8 +14,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-MAX_QUERIES: Final = 1_000
-"""Queries kept, ended ones included; the oldest are dropped."""
+MAX_QUERIES: Final = 1_000  # queries kept, ended ones included; the oldest are dropped
 
 _log = logging.getLogger("dafka_spark.lag")
 

@@ -51,8 +51,7 @@ NODE_PREFIX: Final = "dafka."
 SHARED_NAMES: Final = "tower", "host", "port", "acks", "allow_control_characters", "envelope"
 """Options of nodes that are options of format ``dafka`` themselves."""
 
-NodeSettings = tuple[tuple[str, str], ...]
-"""Names and values of nodes' options, sorted."""
+NodeSettings = tuple[tuple[str, str], ...]  # names and values of nodes' options, sorted
 
 
 def split_node_options(given: Mapping[str, str]) -> tuple[dict[str, str], NodeSettings]:
@@ -192,8 +191,7 @@ class SparkOptions(Options):
         parse=parse_locations,
     )
     envelope: str = _word(ENVELOPE_AUTO, ENVELOPE, ENVELOPE_MEANING)
-    node: NodeSettings = ()
-    """Options of nodes, from those with prefix ``dafka.``."""
+    node: NodeSettings = ()  # options of nodes, from those with prefix ``dafka.``
 
     @property
     def opens_envelopes(self) -> bool:

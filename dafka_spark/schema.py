@@ -23,8 +23,7 @@ COLUMNS: Final[Mapping[str, types.DataType]] = columns(
 )
 """The columns of Spark's Kafka connector, except that a partition is the name of a producer."""
 
-HEADERS: Final = "headers"
-"""The column that only option ``includeHeaders`` adds."""
+HEADERS: Final = "headers"  # the column that only option ``includeHeaders`` adds
 
 ERROR: Final = "_error"
 CORRUPT: Final = "_corrupt_record"

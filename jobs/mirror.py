@@ -44,8 +44,7 @@ from dafka_spark.job_support import (
     run_query,
 )
 
-ANSWER_S = 20.0
-"""The timeout for the discovery of stores."""
+ANSWER_S = 20.0  # the timeout for the discovery of stores
 
 _DONE = pa.schema([("topic", pa.string()), ("partition", pa.string()), ("records", pa.int64())])
 _DONE_SCHEMA = "topic string, partition string, records bigint"

@@ -56,8 +56,7 @@ class Browser:
             page["webSocketDebuggerUrl"], PATIENCE_S, suppress_origin=True
         )
         self._number = 0
-        self.errors: list[str] = []
-        """Errors of the pages."""
+        self.errors: list[str] = []  # errors of the pages
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 

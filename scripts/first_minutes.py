@@ -36,8 +36,7 @@ SAME = {
 }
 """Parts that differ each time, and their replacements."""
 
-DEFAULT_TOWER = "127.0.0.1:5556:5557"
-"""The tower's address on the page, where the ports are free."""
+DEFAULT_TOWER = "127.0.0.1:5556:5557"  # the tower's address on the page, where the ports are free
 
 FOR_ONE_WHEEL = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_FORCE_REINSTALL": "1"}
 """The wheel's dependencies are installed: in the environment that runs this."""

@@ -20,8 +20,7 @@ from typing import Any, Final, Protocol
 
 from benchmarks import processes
 
-CHUNK: Final = 10_000
-"""Records passed to a client at a time."""
+CHUNK: Final = 10_000  # records passed to a client at a time
 
 WAIT_S: Final = 120.0
 
@@ -31,8 +30,7 @@ TIME: Final = struct.Struct(">q")
 LOOK_S: Final = 0.0005
 """Interval of reading Dafka's ``acknowledged``, by which its latencies are too long at most."""
 
-Batch = tuple[int, list[bytes]]
-"""Values for a partition."""
+Batch = tuple[int, list[bytes]]  # values for a partition
 
 
 class Plan:
@@ -254,8 +252,7 @@ class KafkaClient:
 class NatsClient:
     """nats-py with JetStream: a stream for each partition."""
 
-    PENDING: Final = 4_000
-    """Messages without an acknowledgement: nats-py's default."""
+    PENDING: Final = 4_000  # messages without an acknowledgement: nats-py's default
 
     def __init__(self, address: str, topic: str, partitions: int, publishes: bool) -> None:
         self._loop = asyncio.new_event_loop()

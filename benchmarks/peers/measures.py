@@ -26,16 +26,12 @@ PERCENTILES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 class Taken:
     """One measurement of one system."""
 
-    rate: float
-    """Records a second."""
-    client_cpu_s: float
-    """CPU seconds for a million records."""
+    rate: float  # records a second
+    client_cpu_s: float  # CPU seconds for a million records
     server_cpu_s: float
     client_mb: float
-    server_mb: float
-    """Peaks: of the client all resident memory, of the server its private memory."""
-    disk_bytes: float
-    """Growth of the data directory for each record."""
+    server_mb: float  # peaks: of the client all resident memory, of the server its private memory
+    disk_bytes: float  # growth of the data directory for each record
     latencies_ms: dict[str, float] = field(default_factory=dict)
 
 

@@ -17,8 +17,7 @@ from benchmarks.peers.measures import Result, Taken, paced, summed
 from benchmarks.peers.systems import Server
 from dafka_core import EmbeddedCluster
 
-BEGIN_S: Final = 3.0
-"""Undisturbed time at first."""
+BEGIN_S: Final = 3.0  # undisturbed time at first
 
 AWAY_S: Final = 5.0
 
@@ -30,8 +29,7 @@ class Situation(NamedTuple):
     stores: int
     acks: int = 1
     meanwhile: Callable[[EmbeddedCluster], None] | None = None
-    settings: Mapping[str, str] = MappingProxyType({})
-    """Of the stores, as environment variables."""
+    settings: Mapping[str, str] = MappingProxyType({})  # of the stores, as environment variables
 
 
 def pause(cluster: EmbeddedCluster) -> None:

@@ -16,17 +16,13 @@ from benchmarks.figures import tell
 from benchmarks.peers.measures import Result, Taken, new_topic, paced, served, summed, turns
 from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 
-SYSTEMS: Final = ("dafka", "kafka", "kafka-synced")
-"""Those with a connector for Spark."""
-
-TASKS: Final = 2
-"""Tasks of a write, and partitions of Kafka's topics."""
+SYSTEMS: Final = ("dafka", "kafka", "kafka-synced")  # those with a connector for Spark
+TASKS: Final = 2  # tasks of a write, and partitions of Kafka's topics
 
 WARM_UP_RECORDS: Final = 20_000
 """Spark ends a Python worker that has been idle for a minute: each system's turn starts its own."""
 
-BATCHES: Final = 4
-"""Micro-batches of a drain."""
+BATCHES: Final = 4  # micro-batches of a drain
 
 Query = Callable[[], None]
 

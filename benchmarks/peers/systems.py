@@ -18,8 +18,7 @@ from dafka_core import EmbeddedCluster, Tower
 
 START_TIMEOUT_S: Final = 60.0
 
-NATS: Final = Path(__file__).parent / "nats"
-"""A Go module that pins nats-server."""
+NATS: Final = Path(__file__).parent / "nats"  # a Go module that pins nats-server
 
 NATS_SETTINGS: Final = """
 listen: "127.0.0.1:-1"

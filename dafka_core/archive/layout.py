@@ -87,8 +87,7 @@ STAGED: Final = "staged"
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
 """Hive's null: of records without a time."""
 
-MAX_NAME_BYTES: Final = 255
-"""Of one file or directory, in Linux's file systems."""
+MAX_NAME_BYTES: Final = 255  # of one file or directory, in Linux's file systems
 
 _TOPIC: Final = "topic="
 _SPECIAL: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")

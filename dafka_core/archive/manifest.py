@@ -42,8 +42,7 @@ commits remain: a writer with an older view could otherwise use their numbers ag
 MAX_COMMIT_FILES: Final = 10_000
 MAX_COMMIT_BYTES: Final = 32 << 20
 """A commit of this number of files, with the longest names, each byte escaped."""
-MAX_FILES: Final = 2_000_000
-"""Files of a topic: a reader of the manifest keeps them in memory."""
+MAX_FILES: Final = 2_000_000  # files of a topic: a reader of the manifest keeps them in memory
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 StagedId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]

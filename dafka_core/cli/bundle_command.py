@@ -31,8 +31,7 @@ COMMANDS: Final = (
 )
 """The output of each becomes a file of the bundle."""
 
-MARGIN_S: Final = 60.0
-"""Time that a command may take beyond its own timeout."""
+MARGIN_S: Final = 60.0  # time that a command may take beyond its own timeout
 
 
 @click.pass_context

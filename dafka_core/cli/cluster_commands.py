@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 OK, SILENT, AWAY, FULL, WRONG = "ok", "silent", "away", "full", "wrong"
 
-SETTLE_S: Final = 1.5
-"""Time in which nodes connect to a new node and announce their kind."""
+SETTLE_S: Final = 1.5  # time in which nodes connect to a new node and announce their kind
 
 _WAITING: Final = ("tower_timeout_s", "wait_for_tower")
 """Options that probes do not have: they don't wait for a tower."""

@@ -283,8 +283,7 @@ def _shown(name: str, content: bytes | None) -> dict[str, str | None]:
         return {name: None, f"{name}_base64": base64.b64encode(content).decode()}
 
 
-LOOKUP_S: Final = 10.0
-"""Time limit for finding a store that has a topic."""
+LOOKUP_S: Final = 10.0  # time limit for finding a store that has a topic
 
 _JSON_HELP: Final = (
     "Print JSON objects with topic, partition, offset, timestamp and value, and key and headers "

@@ -177,8 +177,7 @@ class ParquetRecords:
             yield batch["value"], key, None if headers is None else headers.cast(HEADERS_TYPE)
 
 
-POLL_S: Final = 1.0
-"""Interval at which ``--follow`` checks for new records."""
+POLL_S: Final = 1.0  # interval at which ``--follow`` checks for new records
 
 _PLACE: Final = "a topic (topic:NAME), or a file (file:PATH) with suffix .parquet, .jsonl or .csv."
 

@@ -28,8 +28,7 @@ from dafka_core.ops.store_extension import store_extensions
 AS_JSON: Final = "lists_json"
 """The parameter that becomes the setting ``json`` of the output when a command is called."""
 
-PREFIX: Final = "DAFKA_"
-"""Prefix of environment variables: ``DAFKA_ACKS`` for ``--acks``."""
+PREFIX: Final = "DAFKA_"  # prefix of environment variables: ``DAFKA_ACKS`` for ``--acks``
 
 MAIN_OPTIONS: Final = frozenset(
     {
@@ -290,8 +289,7 @@ class Watch(NamedTuple):
 
     add: Callable[..., object] = lambda *nodes: None
     """Serves the metrics of nodes that have started."""
-    facts: Mapping[str, str] = {}
-    """For the READY line."""
+    facts: Mapping[str, str] = {}  # for the READY line
 
 
 @contextmanager

@@ -24,8 +24,7 @@ from dafka_core.security.permissions import (
 
 DEFAULT_DIRECTORY: Final = "keys"
 
-DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"
-"""Roles of a new key, and of a new user of a gateway."""
+DEFAULT_ROLES: Final = f"{PRODUCE},{CONSUME}"  # roles of a new key, and of a new user of a gateway
 
 # Not --dir, which in a settings file is a store's directory.
 keys_option: Final = flags.option(

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from dafka_core.model.records import PartitionInfo, StagedPartition
     from dafka_core.storage import PartitionStatistics
 
-MOST_DISCARDS: Final = 1_000
-"""Discards per request, so that the store responds within the timeout."""
-
-MOST_US: Final = 253_402_300_799 * 10**6
-"""The end of the year 9999: ``datetime`` has no later time."""
+MOST_DISCARDS: Final = 1_000  # discards per request, so that the store responds within the timeout
+MOST_US: Final = 253_402_300_799 * 10**6  # the end of the year 9999: ``datetime`` has no later time
 
 _BEHIND: Final = ("records_behind", "bytes_behind", "seconds_behind")
 _QUERY_COLUMNS: Final = ("query", "run", "state", "partitions", *_BEHIND, "reported_s")

@@ -19,11 +19,8 @@ from typing import Any, Final
 from dafka_core.config.options import Options, option
 from dafka_core.model.names import escape, printable
 
-ROOT: Final = "dafka"
-"""The parent of this project's loggers; those of libraries log warnings only."""
-
-COMMAND: Final = "dafka.cli"
-"""The logger of a command's own messages, which are never suppressed."""
+ROOT: Final = "dafka"  # the parent of this project's loggers; those of libraries log warnings only
+COMMAND: Final = "dafka.cli"  # the logger of a command's own messages, which are never suppressed
 
 REPEAT_S: Final = 60.0
 MAX_KEPT: Final = 1_000
@@ -103,8 +100,7 @@ class _Settings:
     json: bool = False  # lists and results
 
 
-settings: Final = _Settings()
-"""Settings of the output that ``dafka`` changes by flags."""
+settings: Final = _Settings()  # settings of the output that ``dafka`` changes by flags
 
 
 def begin() -> None:

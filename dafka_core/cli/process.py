@@ -146,15 +146,13 @@ LARGEST_KEPT_BYTES: Final = 32 << 20
 """Larger allocations are mapped and unmapped each time; this is glibc's maximum, and more than a
 block of the log."""
 
-KEPT_BYTES: Final = 128 << 20
-"""Freed memory above this is returned to the system."""
+KEPT_BYTES: Final = 128 << 20  # freed memory above this is returned to the system
 
 STEP_BYTES: Final = 32 << 20
 """The heap grows by this: the size of a group of records that is written to disk."""
 
 
-ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
-"""Chooses Arrow's allocator when it is imported."""
+ARROW_POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"  # chooses Arrow's allocator when it is imported
 
 
 def keep_freed_memory() -> None:
@@ -179,11 +177,8 @@ SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 """Microseconds without a heartbeat after which systemd restarts the unit."""
 
-SIGNS: Final = 3
-"""Heartbeats within that time, so that a late one does not restart the node."""
-
-PATIENCE_S: Final = 5.0
-"""Time limit for sending to systemd."""
+SIGNS: Final = 3  # heartbeats within that time, so that a late one does not restart the node
+PATIENCE_S: Final = 5.0  # time limit for sending to systemd
 
 
 class Served(Protocol):
@@ -232,15 +227,13 @@ def _notify(address: str, word: str) -> None:
         sender.sendto(word.encode(), address)
 
 
-EXIT_OK: Final = 0
-"""Done; also after a node was stopped, or the reader of the output closed it."""
+EXIT_OK: Final = 0  # done; also after a node was stopped, or the reader of the output closed it
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 """An invalid option, argument, setting or environment variable."""
 
-EXIT_SIGNAL: Final = 128
-"""Plus the signal's number, as in shells: stopped before all was done."""
+EXIT_SIGNAL: Final = 128  # plus the signal's number, as in shells: stopped before all was done
 
 _REMIND_INTERVAL_S: Final = 0.05
 """Interval at which a signal is sent again until the main thread has handled it."""
@@ -377,8 +370,7 @@ class _Signals:
             self._held = True
 
 
-signals: Final = _Signals()
-"""The signals of this process."""
+signals: Final = _Signals()  # the signals of this process
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -93,8 +93,7 @@ class Decoder(ABC):
         headers: of all records, before their own.
     """
 
-    line = 0
-    """The number of the line decoded last, from 1."""
+    line = 0  # the number of the line decoded last, from 1
 
     def __init__(self, key: bytes | None, headers: Headers) -> None:
         self._key = key
@@ -261,11 +260,8 @@ def decoder(
     return lambda: LineRecords(key, headers, separator)
 
 
-INPUT_CHUNK_BYTES: Final = 1 << 20
-"""Limit of a read; complete lines are published at once."""
-
-STANDARD: Final = "-"
-"""Names standard input in a list of files."""
+INPUT_CHUNK_BYTES: Final = 1 << 20  # limit of a read; complete lines are published at once
+STANDARD: Final = "-"  # names standard input in a list of files
 
 _BATCHES_PER_S: Final = 20
 """With ``--rate``, records are published in about this number of batches per second."""
@@ -338,8 +334,7 @@ class Publisher:
     """
 
     def __init__(self, producer: Producer, rate: float | None = None) -> None:
-        self.count = 0
-        """Number of valid records that were read."""
+        self.count = 0  # number of valid records that were read
         self.advance: Callable[[int], None] = lambda _: None
         """Called with the number of records just published."""
         self._producer = producer

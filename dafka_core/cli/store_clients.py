@@ -30,17 +30,13 @@ if TYPE_CHECKING:
     from dafka_core.model.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
     from dafka_core.storage import PartitionStatistics
 
-ANY_TOPIC: Final = "-"
-"""The topic of requests that only discover the stores."""
-
-NAMES_S: Final = 2.0
-"""Time limit for listing topics in an error."""
+ANY_TOPIC: Final = "-"  # the topic of requests that only discover the stores
+NAMES_S: Final = 2.0  # time limit for listing topics in an error
 
 ONE_WAY_S: Final = 2.0
 """A discovered store that has not connected to this node by then cannot connect."""
 
-Away = Callable[["KnownStore"], object]
-"""Called with each known store that is not reachable."""
+Away = Callable[["KnownStore"], object]  # called with each known store that is not reachable
 
 _Found = tuple[list["StoreClient"], "Reader | None", "list[PartitionInfo] | None"]
 """Clients, which are not open; the reader that found them, and what it knows of partitions."""

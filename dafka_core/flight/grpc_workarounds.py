@@ -32,16 +32,14 @@ POLL_S: Final = 0.05
 """Interval of the watchdog: a wait may end this much late.  Its thread lasts this long after the
 last call, as calls follow each other closely or not at all."""
 
-STALLED_S: Final = 1.0
-"""After this wait the system checks whether the peer's host exists."""
+STALLED_S: Final = 1.0  # after this wait the system checks whether the peer's host exists
 
 LOST_MS: Final = 8_000
 """A host that sends nothing for this time, though TCP probes it, is gone.  Longer than the mesh
 needs to notice it, so that a search for stores afterwards does not find those of this host any
 more."""
 
-_ASK_S: Final = 2
-"""Interval of TCP's probes."""
+_ASK_S: Final = 2  # interval of TCP's probes
 
 _KEEPALIVE: Final = {
     "TCP_KEEPIDLE": _ASK_S,
@@ -50,8 +48,7 @@ _KEEPALIVE: Final = {
     "TCP_USER_TIMEOUT": LOST_MS,
 }
 
-Address = str | tuple[str, int]
-"""A socket's path, or a numeric host and a port."""
+Address = str | tuple[str, int]  # a socket's path, or a numeric host and a port
 
 _users: list[int] = []
 

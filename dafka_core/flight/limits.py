@@ -13,14 +13,12 @@ MAX_REQUEST_BYTES: Final = 8_192
 MAX_RANGES: Final = 1_000
 """Ranges of one get: a batch of it names the partition of each of its parts."""
 
-MAX_TICKET_BYTES: Final = 4 << 20
-"""A ticket of this number of ranges, with the longest names."""
+MAX_TICKET_BYTES: Final = 4 << 20  # a ticket of this number of ranges, with the longest names
 
 MAX_KNOWN: Final = 50_000
 """Partitions of an earlier backup in a ticket, within ``MAX_TICKET_BYTES``."""
 
-MAX_CHECKED: Final = 1_000
-"""Partitions checked by one request."""
+MAX_CHECKED: Final = 1_000  # partitions checked by one request
 
 MAX_BACKUPS: Final = 2
 """Backups at one time: each pins a view of the log, and pages freed since, until it ends."""
@@ -28,8 +26,7 @@ MAX_BACKUPS: Final = 2
 MAX_ACTION_BYTES: Final = 1 << 20
 """An action's body lists topics or partitions: some thousands with the longest names."""
 
-MAX_NAMES: Final = 10_000
-"""Topics of a request for heads."""
+MAX_NAMES: Final = 10_000  # topics of a request for heads
 
 MAX_TIMES: Final = 1_000
 """Partitions of a request for offsets by timestamp: each is a search that reads some blocks."""
@@ -38,8 +35,7 @@ MAX_TRANSACTIONS: Final = 10_000
 """Partitions of a request for transactions, of a commit or of a discard: several times the tasks of
 a job.  A commit is one txn of LMDB."""
 
-MAX_TRANSACTIONS_BYTES: Final = 8 << 20
-"""The body of such a request, with names of 255 characters."""
+MAX_TRANSACTIONS_BYTES: Final = 8 << 20  # the body of such a request, with names of 255 characters
 
 HEADS_PER_RESULT: Final = 10_000
 """Entries in one result of an action, which stays a small message; the next result has the rest."""
@@ -55,31 +51,25 @@ MAX_PUT_RECORD_BYTES: Final = 256 << 20
 MAX_UNDER_WAY_BYTES: Final = 32 << 20
 """Values of one put in the disk's queue: enough that the disk always has the next batch."""
 
-MAX_GETS: Final = 64
-"""Streams read at one time: each may keep a block in memory and holds a thread."""
+MAX_GETS: Final = 64  # streams read at one time: each may keep a block in memory and holds a thread
 
 MAX_PUTS: Final = 32
 """Streams written at one time: each holds a thread and one batch, beside the queued ones."""
 
-MAX_WAITS: Final = 64
-"""Waiting actions at one time: each holds a thread."""
+MAX_WAITS: Final = 64  # waiting actions at one time: each holds a thread
 
 MAX_WATCHES: Final = 256
 """Watching actions at one time: each holds a thread.  Clients beyond the limit poll instead, so
 there is no queue."""
 
-MAX_CURSOR_CHARS: Final = 100
-"""Of a cursor, which only the store that made it can read."""
-
-MAX_COMMITS: Final = 64
-"""Actions that commit or discard at one time: each holds a thread."""
+MAX_CURSOR_CHARS: Final = 100  # of a cursor, which only the store that made it can read
+MAX_COMMITS: Final = 64  # actions that commit or discard at one time: each holds a thread
 
 QUEUE_S: Final = 30.0
 """Time in the queue for a stream: less than our clients wait for a store, so that they learn the
 reason."""
 
-MAX_QUEUED: Final = 256
-"""Length of the queue of each kind: each entry holds a thread."""
+MAX_QUEUED: Final = 256  # length of the queue of each kind: each entry holds a thread
 
 IDLE_S: Final = 300.0
 """Timeout of a client that neither receives nor sends: longer than a live Spark task spends on one
@@ -103,11 +93,8 @@ LMDB's Python binding touches each page of a block when the store looks up its p
 more, from a slow disk and for several readers at once, that would take longer than their timeout.
 """
 
-MAX_WAIT_S: Final = 3_600
-"""The longest wait of one action."""
-
-MAX_LOCATIONS_LISTED: Final = 1_000
-"""Stores named in one answer."""
+MAX_WAIT_S: Final = 3_600  # the longest wait of one action
+MAX_LOCATIONS_LISTED: Final = 1_000  # stores named in one answer
 
 MAX_MESSAGE_CHARS: Final = 1_000
 """An error's sentence travels in a header of HTTP/2, where space is limited."""

@@ -33,8 +33,7 @@ CACHE_LINE_BYTES: Final = 64
 """A block begins in one of these in memory where it does in the file, 16 bytes after a page there
 as in LMDB: the system takes a tenth longer for a copy with another alignment."""
 
-MAX_SESSION_BYTES: Final = 256
-"""Of the file ``session``; a longer one is not a store's."""
+MAX_SESSION_BYTES: Final = 256  # of the file ``session``; a longer one is not a store's
 
 _FileId = tuple[int, int] | None
 

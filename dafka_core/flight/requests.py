@@ -41,8 +41,7 @@ from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.leases import MAX_LEASES
 
-MAX_OFFSET: Final = MAX_SEQUENCE + 1
-"""The highest ``end``."""
+MAX_OFFSET: Final = MAX_SEQUENCE + 1  # the highest ``end``
 
 Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Version = Annotated[int, Meta(ge=NO_VERSION, le=MAX_SEQUENCE)]
@@ -60,8 +59,7 @@ class Request(
 
     what: ClassVar[str] = "command"
     largest_bytes: ClassVar[int] = limits.MAX_REQUEST_BYTES
-    may_be_empty: ClassVar[bool] = False
-    """True if an empty body is the request with all defaults."""
+    may_be_empty: ClassVar[bool] = False  # true if an empty body is the request with all defaults
 
     store: str = ""
 
@@ -503,14 +501,10 @@ class Offsets(JsonMessage, frozen=True):
     """The offset for each requested time; None if nothing is as new."""
 
     offsets: tuple[int | None, ...]
-    now_us: int
-    """The store's clock."""
-    clock_doubt: str = ""
-    """Why the store does not trust it, or empty."""
-    refusal: str = ""
-    """Why the store accepts no records, or empty."""
-    damaged: int = 0
-    """The number of partitions with damaged records."""
+    now_us: int  # the store's clock
+    clock_doubt: str = ""  # why the store does not trust it, or empty
+    refusal: str = ""  # why the store accepts no records, or empty
+    damaged: int = 0  # the number of partitions with damaged records
 
 
 class RecordSizes(JsonMessage, frozen=True):

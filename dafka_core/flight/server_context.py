@@ -185,11 +185,8 @@ def _accepted_at(connection: socket.socket) -> object:
     return None if is_listening else connection.getsockname()
 
 
-POLL_S: Final = 0.5
-"""Interval at which a request that waits checks its client, and the service."""
-
-START_TIMEOUT_S: Final = 10.0
-"""Time that a request waits for the service to know its port."""
+POLL_S: Final = 0.5  # interval at which a request that waits checks its client, and the service
+START_TIMEOUT_S: Final = 10.0  # time that a request waits for the service to know its port
 
 R = TypeVar("R", bound=Request)
 
@@ -197,8 +194,7 @@ R = TypeVar("R", bound=Request)
 class StoreBackend(Protocol):
     """The service's writer: a node's ``AppendQueue``."""
 
-    refusal: DiskFullError | None
-    """The error of requests, while the disk is full."""
+    refusal: DiskFullError | None  # the error of requests, while the disk is full
 
     def put(self, *entries: LogEntry) -> Future[Any]:
         """Write entries; see ``AppendQueue.put``."""
@@ -347,8 +343,7 @@ class StreamLimiter:
         # The start of each wait, and the event for the first in the queue.
         self._line: list[tuple[float, threading.Event]] = []
         self._given_at = -inf
-        self.refused_count = self.sent_bytes = 0
-        """Streams refused; bytes sent by the others."""
+        self.refused_count = self.sent_bytes = 0  # streams refused; bytes sent by the others
 
     @property
     def free(self) -> int:

@@ -48,8 +48,7 @@ from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
 from dafka_core.system.distribution import this_version
 
-Batches = Iterator[tuple[pa.RecordBatch, bytes]]
-"""Batches with their metadata."""
+Batches = Iterator[tuple[pa.RecordBatch, bytes]]  # batches with their metadata
 
 
 def check_log(context: ServerContext, request: CheckRequest, caller: Caller) -> Iterator[Checked]:
@@ -194,8 +193,7 @@ PIECE_BYTES: Final = 8 << 20
 """Bytes scanned between two checks that the client still waits: some milliseconds' work, and some
 seconds' for the slowest conditions.  Pieces of 1 MiB would double the time of a scan."""
 
-MAX_SCANNED_BLOCKS: Final = 64
-"""Small blocks cost more than their size."""
+MAX_SCANNED_BLOCKS: Final = 64  # small blocks cost more than their size
 
 
 class _Get:

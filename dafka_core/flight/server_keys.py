@@ -124,8 +124,7 @@ class ServerKeys:
                 "'dafka keys renew NAME' where its secret is, and copy NAME.key to all machines"
             )
             raise ConfigError("allowed_keys", files.allowed_keys, why)
-        self.refusal_count = 0
-        """Requests beyond their sender's permissions."""
+        self.refusal_count = 0  # requests beyond their sender's permissions
         self._lock = threading.Lock()
         self._throttle = LogThrottle()
 

@@ -82,8 +82,7 @@ GRPC_OPTIONS: Final = [
     ("grpc.keepalive_timeout_ms", LOST_MS),
 ]
 
-MIN_TIMEOUT_S: Final = 0.001
-"""gRPC interprets zero and less as no limit."""
+MIN_TIMEOUT_S: Final = 0.001  # gRPC interprets zero and less as no limit
 
 
 class ClientKeys:
@@ -153,11 +152,8 @@ class ClientKeys:
         return flight.FlightCallOptions(headers=self._headers, **timed)
 
 
-_keys_of = lru_cache(maxsize=64)(ClientKeys)
-"""The keys of a process, shared by its clients."""
-
-DISCARD_S: Final = 5.0
-"""Timeout for the end of an interrupted put."""
+_keys_of = lru_cache(maxsize=64)(ClientKeys)  # the keys of a process, shared by its clients
+DISCARD_S: Final = 5.0  # timeout for the end of an interrupted put
 
 
 class PutStream(ProcessBound):
@@ -413,8 +409,7 @@ RETRY_PAUSE_S: Final = 0.2
 """Pause before a refused action is repeated: a store whose allowed keys have changed listens anew
 within milliseconds, and gRPC connects again after 100."""
 
-WAIT_MARGIN_S: Final = 5.0
-"""Tolerated delay of the answer to a wait."""
+WAIT_MARGIN_S: Final = 5.0  # tolerated delay of the answer to a wait
 
 A = TypeVar("A", bound=JsonMessage)
 
@@ -446,8 +441,7 @@ class StoreClient(ProcessBound):
         self._watchdog = Watchdog()
         self._client: flight.FlightClient | None = None
         self._closed = False
-        self.uri = ""
-        """The URI of its connection."""
+        self.uri = ""  # the URI of its connection
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """Return the store's location, complete."""

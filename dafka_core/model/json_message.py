@@ -51,8 +51,7 @@ class JsonMessage(msgspec.Struct, frozen=True):
     refuses lone surrogates, which represent bytes of a name that are not UTF-8.
     """
 
-    what: ClassVar[str] = "answer"
-    """Name of the object in errors."""
+    what: ClassVar[str] = "answer"  # name of the object in errors
     json_version: ClassVar[int] = VERSION
 
     def packed(self) -> bytes:

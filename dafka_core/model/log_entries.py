@@ -58,8 +58,7 @@ MAX_NOTE_NAME_BYTES: Final = 480  # part of a key of LMDB, which has at most 511
 MAX_NOTE_BYTES: Final = 4_096
 MAX_NOTES: Final = 10_000  # in one batch: each costs the log about a page
 
-Notes = Mapping[str, bytes | None]
-"""Contents by name; None deletes a note."""
+Notes = Mapping[str, bytes | None]  # contents by name; None deletes a note
 
 
 @dataclass(frozen=True, slots=True)

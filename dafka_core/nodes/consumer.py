@@ -41,8 +41,7 @@ from dafka_core.protocol.messages import HeadsQuery
 
 _Item = RecordBatch | RecordTooLargeError | DataLossError
 
-TURN_RECORDS: Final = 1_000
-"""Records after which an event loop runs other tasks: some milliseconds."""
+TURN_RECORDS: Final = 1_000  # records after which an event loop runs other tasks: some milliseconds
 
 _log = logging.getLogger("dafka.consumer")
 
@@ -196,8 +195,7 @@ class Consumer(Node):
 
     def __init__(self, *, start: Start = "earliest", **options: Any) -> None:
         self._config = ConsumerOptions.build(options)
-        self.address = new_address(self._config)
-        """The consumer's UUID."""
+        self.address = new_address(self._config)  # the consumer's UUID
         self.role = ConsumerRole(
             self.address,
             _checked_start(start),

@@ -20,11 +20,8 @@ from dafka_core.model.timestamps import shown_time
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.storage import Log
 
-WRITE_S: Final = 30.0
-"""Time for the disk to write the record of a deletion."""
-
-TRIM_PARTITIONS: Final = 100
-"""Partitions trimmed at a time: appends wait meanwhile."""
+WRITE_S: Final = 30.0  # time for the disk to write the record of a deletion
+TRIM_PARTITIONS: Final = 100  # partitions trimmed at a time: appends wait meanwhile
 
 _log = logging.getLogger("dafka.store")
 

@@ -23,16 +23,14 @@ SLOW_S: Final = 1.0
 """A group that takes longer is slow: a healthy disk takes some milliseconds, and every producer
 waits for it."""
 
-CHECK_S: Final = 10.0
-"""Interval of checks of the free space."""
+CHECK_S: Final = 10.0  # interval of checks of the free space
 
 LOW_SHARE: Final = 0.05
 LOW_BYTES: Final = 1 << 30
 """A disk is nearly full if less than this share, and less than this size, is free.  Both: a share
 of a large disk is a lot, and a small disk never has this size."""
 
-MAX_TOPICS: Final = 1_000
-"""Topics counted separately; others are counted under ``OTHER``."""
+MAX_TOPICS: Final = 1_000  # topics counted separately; others are counted under ``OTHER``
 
 OTHER: Final = "other"
 

@@ -44,11 +44,8 @@ from dafka_core.storage.healing import DamagedRange
 from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.system.closing import ProcessBound
 
-QUIET_S: Final = 0.25
-"""The log is busy until nothing has been appended for this time."""
-
-RETRY_S: Final = 30.0
-"""Pause after an error."""
+QUIET_S: Final = 0.25  # the log is busy until nothing has been appended for this time
+RETRY_S: Final = 30.0  # pause after an error
 
 _log = logging.getLogger("dafka.store")
 
@@ -111,14 +108,9 @@ PILED_UP: Final = 512
 MERGE_BUSY_SHARE: Final = 0.25
 """The largest share of the time for merging then, while records keep arriving."""
 
-IDLE_S: Final = 1.0
-"""Interval of the search for blocks to merge."""
-
-DISCARD_S: Final = 600.0
-"""The longest interval of the search for records staged too long ago."""
-
-LATE_SHARE: Final = 0.1
-"""Tolerated delay of discarding, as a share of its time."""
+IDLE_S: Final = 1.0  # interval of the search for blocks to merge
+DISCARD_S: Final = 600.0  # the longest interval of the search for records staged too long ago
+LATE_SHARE: Final = 0.1  # tolerated delay of discarding, as a share of its time
 
 
 class MergeThread(LogThread):
@@ -167,8 +159,7 @@ class MergeThread(LogThread):
         return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
 
 
-HEAL_S: Final = 10.0
-"""The longest wait for another store's next records."""
+HEAL_S: Final = 10.0  # the longest wait for another store's next records
 
 
 class HealThread(LogThread):
@@ -280,14 +271,9 @@ class HealThread(LogThread):
         return damaged
 
 
-RULES: Final = "retention"
-"""The name of the note with rules set while the store ran."""
-
-INTERVAL_S: Final = 10.0
-"""Interval of retention passes."""
-
-COMPARE_S: Final = 300.0
-"""Interval of comparisons of the clock with those of other stores."""
+RULES: Final = "retention"  # the name of the note with rules set while the store ran
+INTERVAL_S: Final = 10.0  # interval of retention passes
+COMPARE_S: Final = 300.0  # interval of comparisons of the clock with those of other stores
 
 RETENTION_BUSY_SHARE: Final = 0.1
 """The largest share of the time for a pass, while records keep arriving."""
@@ -379,8 +365,7 @@ def _log_rules(text: str, rules: Iterable[RetentionRule]) -> None:
     _log.info(text, facts, extra={"event": "retention_rules"})
 
 
-PAGE: Final = 10_000
-"""Partitions scanned in one step."""
+PAGE: Final = 10_000  # partitions scanned in one step
 
 SHARE: Final = 0.02
 """Share of the time for scans: the next one starts after fifty times the last one's duration."""

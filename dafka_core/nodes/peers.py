@@ -102,8 +102,7 @@ class _Link:
     attempt: int = 0  # after refusals; the allowed keys of towers take turns
     refused: set[Socket] = field(default_factory=set)  # ZeroMQ does not connect them again
     family: AddressFamily = field(default_factory=AddressFamily)
-    announces_kinds: bool | None = None
-    """None until the first subscription of the tower shows it."""
+    announces_kinds: bool | None = None  # None until the first subscription of the tower shows it
 
 
 class Towers:

@@ -34,8 +34,7 @@ from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import HeadsQuery, TimesQuery
 from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 
-_ANY_TOPIC: Final = "-"
-"""Requested only to discover the stores."""
+_ANY_TOPIC: Final = "-"  # requested only to discover the stores
 
 _log = logging.getLogger("dafka.reader")
 
@@ -55,10 +54,8 @@ class Reader(Node):
 
     def __init__(self, **options: Any) -> None:
         self._config = ReaderOptions.build(options)
-        self.address = new_address(self._config)
-        """The reader's UUID."""
-        self.keys = self._config.keys
-        """The files of its own key and of the allowed keys."""
+        self.address = new_address(self._config)  # the reader's UUID
+        self.keys = self._config.keys  # the files of its own key and of the allowed keys
         self.role = ReaderRole(
             self.address, limit_bytes=max_taken_bytes(self._config.max_record_bytes)
         )

@@ -54,8 +54,7 @@ _SET_ASIDE: Final[dict[type, str]] = {
 }
 """Log messages about records removed from their partition."""
 
-CLOCK_S: Final = 2.0
-"""Timeout for another store's clock: retention waits for it."""
+CLOCK_S: Final = 2.0  # timeout for another store's clock: retention waits for it
 
 _log = logging.getLogger("dafka.store")
 

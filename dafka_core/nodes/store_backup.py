@@ -62,24 +62,14 @@ from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, transl
 from dafka_core.system.distribution import this_version
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
-PATIENCE_S: Final = 300.0
-"""Timeout without data of a backup: the store's disk may be slow."""
-
-ANSWER_S: Final = 20.0
-"""Timeout for a store's location and contents."""
-
-CHECK_S: Final = 86_400.0
-"""Timeout for a store's check of a thousand partitions."""
-
-PART: Final = 100
-"""Partitions in one request to a running store."""
-
-MANIFEST: Final = "manifest"
-"""Damage kind: a backup's file differs from its manifest."""
+PATIENCE_S: Final = 300.0  # timeout without data of a backup: the store's disk may be slow
+ANSWER_S: Final = 20.0  # timeout for a store's location and contents
+CHECK_S: Final = 86_400.0  # timeout for a store's check of a thousand partitions
+PART: Final = 100  # partitions in one request to a running store
+MANIFEST: Final = "manifest"  # damage kind: a backup's file differs from its manifest
 
 
-Advance = Callable[[int], None]
-"""Receives the progress since the last call."""
+Advance = Callable[[int], None]  # receives the progress since the last call
 
 
 def back_up(

@@ -40,8 +40,7 @@ SERVE_BYTES: Final = 4 << 20
 SERVE_REQUESTS: Final = 256
 """Small requests, or records and heads in their answers, that are answered per round."""
 
-Outcomes = list[DafkaError | None]
-"""The log's outcome of each entry: None for success."""
+Outcomes = list[DafkaError | None]  # the log's outcome of each entry: None for success
 
 _log = logging.getLogger("dafka.store")
 

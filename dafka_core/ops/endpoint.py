@@ -51,8 +51,7 @@ class MetricsEndpoint(ProcessBound):
         door = _door(config, SecurityOptions(insecure=insecure))
         self._nodes = WatchedNodes(config.metrics_topics)
         self._server = _served(config, door, self._nodes)
-        self.address = self._server.address
-        """The address at which it listens."""
+        self.address = self._server.address  # the address at which it listens
 
     @property
     def url(self) -> str:

@@ -28,8 +28,7 @@ from dafka_core.ops.checks import Facts, FileAccess, StoreFacts
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.port_probe import HTTP2, PROBE_S, Answer, check_towers, probed, towers_probed
 
-MAX_QUERIED: Final = 16
-"""Stores queried concurrently."""
+MAX_QUERIED: Final = 16  # stores queried concurrently
 
 Reply = tuple[StoreFacts, list[PartitionInfo]]
 """Facts about a store, and its partitions of the topics."""

@@ -30,8 +30,7 @@ iterations of some seconds."""
 SILENT_S: Final = 15.0
 """A tower that sends nothing for this time is away; it returns beacons each second."""
 
-STUCK_S: Final = 10.0
-"""A write that takes longer is reported while it lasts: producers wait for it."""
+STUCK_S: Final = 10.0  # a write that takes longer is reported while it lasts: producers wait for it
 
 FULL_BYTES: Final = 64 << 20
 """A disk with less free space counts as full: it is the size of the largest write."""

@@ -29,8 +29,7 @@ from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_nam
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import LOCALHOST, HostPort, is_loopback, listen_for
 
-MAX_BODY_BYTES: Final = 8 << 20
-"""Largest body: a hand-written record, or a file."""
+MAX_BODY_BYTES: Final = 8 << 20  # largest body: a hand-written record, or a file
 
 MAX_HEADER_BYTES: Final = 32 << 10
 
@@ -66,9 +65,8 @@ class Login:
         open_paths: answered without a token, too, and ``scope["is_known"]`` is False then.
     """
 
-    FORM_PATH = ""
-    """The path of a login form, if there is one, and the limit of its body."""
-    MAX_FORM_BYTES = 0
+    FORM_PATH = ""  # the path of a login form, if there is one
+    MAX_FORM_BYTES = 0  # the limit of its body
 
     def __init__(self, door: Door | None, open_paths: Iterable[str] = ()) -> None:
         self._door = door
@@ -189,8 +187,7 @@ def _is_at(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
-REQUEST_S: Final = 10.0
-"""Time for a complete request, from the connection or the previous answer."""
+REQUEST_S: Final = 10.0  # time for a complete request, from the connection or the previous answer
 
 
 class Connection(H11Protocol):

@@ -424,8 +424,7 @@ _OF_CONSUMERS: Final = (
     gauge("consumer_topics", lambda n: len(n.subscription), "followed topics"),
 )
 
-EVERY: Final = ("every node",)
-"""Nodes of all kinds, also those of extensions."""
+EVERY: Final = ("every node",)  # nodes of all kinds, also those of extensions
 
 MESH: Final = ("store", "producer", "consumer")
 

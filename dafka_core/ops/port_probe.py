@@ -17,20 +17,14 @@ from dafka_core.config.node_options import TowerAddress
 from dafka_core.ops.findings import Finding, ok, problem, warning
 from dafka_core.system.hosts import HostPort
 
-PROBE_S: Final = 1.0
-"""Time limit of a probe; a response takes one round trip."""
+PROBE_S: Final = 1.0  # time limit of a probe; a response takes one round trip
 
 TICKLE_S: Final = 0.4
 """After this silence an empty line is sent, to which servers of text protocols respond."""
 
-MARGIN_S: Final = 0.2
-"""Additional time for a thread to report a timeout."""
-
-SHOWN_CHARACTERS: Final = 40
-"""Limit of another protocol's text in a finding."""
-
-SHOWN_BYTES: Final = 8
-"""Limit of another protocol's bytes that are not text."""
+MARGIN_S: Final = 0.2  # additional time for a thread to report a timeout
+SHOWN_CHARACTERS: Final = 40  # limit of another protocol's text in a finding
+SHOWN_BYTES: Final = 8  # limit of another protocol's bytes that are not text
 
 MOST_BYTES: Final = 1_024
 """Limit of a read; ZMTP's greeting and first command have about a hundred bytes."""
@@ -48,8 +42,7 @@ _SOCKET_TYPE: Final = b"\x0bSocket-Type"
 _NO_SUCH_HOST: Final = (sockets.EAI_NONAME, sockets.EAI_NODATA)
 
 
-HTTP2: Final = "HTTP/2"
-"""The protocol of Arrow Flight."""
+HTTP2: Final = "HTTP/2"  # the protocol of Arrow Flight
 
 HTTP2_BYTES: Final = 9
 _SETTINGS: Final = b"\x04" + bytes(5)
@@ -61,8 +54,7 @@ class Answer(Enum):
 
     ZEROMQ = auto()
     STRANGER = auto()
-    MUTE = auto()
-    """The connection was accepted, and nothing was received."""
+    MUTE = auto()  # the connection was accepted, and nothing was received
     REFUSED = auto()
     UNREACHABLE = auto()
     UNKNOWN_HOST = auto()

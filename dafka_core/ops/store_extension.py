@@ -28,8 +28,7 @@ class ExtensionNode(Node):
     A constructor sets ``is_open`` when the node runs, and ``close`` resets it.
     """
 
-    metrics: ClassVar[Sequence[Metric]] = ()
-    """Its metrics, which are read from the node itself."""
+    metrics: ClassVar[Sequence[Metric]] = ()  # its metrics, which are read from the node itself
 
     @property
     def kind(self) -> str:
@@ -63,14 +62,11 @@ class StoreExtension(ABC):
     It is loaded for each command of ``dafka``: its module imports little.
     """
 
-    switch: ClassVar[str]
-    """The option that switches the extension on: it is off without a value."""
+    switch: ClassVar[str]  # the option that switches the extension on: it is off without a value
     options: ClassVar[type[Options]]
     """Its options with ``switch``: flags of commands that run stores, and settings."""
-    metrics: ClassVar[Sequence[Metric]] = ()
-    """The metrics of its nodes."""
-    unused: ClassVar[str] = ""
-    """Why an option is refused while the extension is off."""
+    metrics: ClassVar[Sequence[Metric]] = ()  # the metrics of its nodes
+    unused: ClassVar[str] = ""  # why an option is refused while the extension is off
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Check options before the store is opened.

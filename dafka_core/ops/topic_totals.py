@@ -17,8 +17,7 @@ from dafka_core.storage import Log
 SHARE: Final = 0.01
 """Maximum share of the time for summing: the next sum is due after 100 times the last duration."""
 
-PAGE: Final = 10_000
-"""Partitions read per step."""
+PAGE: Final = 10_000  # partitions read per step
 
 
 class Total(NamedTuple):

@@ -34,8 +34,7 @@ class WatchedNode:
 
     def __init__(self, node: Node, topics: int) -> None:
         self.kind = node.kind
-        self.metrics: Sequence[Metric] = ()
-        """Metrics that an extension declares."""
+        self.metrics: Sequence[Metric] = ()  # metrics that an extension declares
         self._node = weakref.ref(node)
         anyone: Any = node
         if isinstance(node, ExtensionNode):

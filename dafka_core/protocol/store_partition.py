@@ -21,8 +21,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch
 class StorePartition(PartitionFetcher):
     """A store's knowledge of one partition."""
 
-    durable: int = field(init=False)
-    """Readers see the records before this offset: they are on disk."""
+    durable: int = field(init=False)  # readers see the records before this offset: they are on disk
     visible_end: int = field(init=False)
     """The value of ``durable`` after all queued writes except commits."""
     history: History = ()  # of all records in the log or its queue

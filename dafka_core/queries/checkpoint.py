@@ -44,8 +44,7 @@ _LAST_MS: Final = 253_402_300_799_000
 _KEPT_BATCHES: Final = 3
 """Batches kept in memory; the offsets of one may have thousands of partitions."""
 
-_VOID: Final = "-"
-"""Spark's offset of a source without an offset."""
+_VOID: Final = "-"  # Spark's offset of a source without an offset
 
 
 class Batch(NamedTuple):
@@ -72,8 +71,7 @@ class Checkpoint:
 
     path: Path
     query_id: str
-    planned: tuple[int, ...]
-    """Numbers of the batches that have offsets, ascending."""
+    planned: tuple[int, ...]  # numbers of the batches that have offsets, ascending
     committed: frozenset[int]
     _read: dict[int, Batch] = field(default_factory=dict, compare=False, repr=False)
 
@@ -283,8 +281,7 @@ def _mtime_ns(path: str | Path) -> int:
 # Changes, each after a backup.  Spark keeps no lock: a query may run if its checkpoint has just
 # changed.
 
-TRIES: Final = 3
-"""Attempts to copy a checkpoint that a running query changes."""
+TRIES: Final = 3  # attempts to copy a checkpoint that a running query changes
 
 
 def copied(checkpoint: Checkpoint, to: str, *, is_fork: bool = False) -> Checkpoint:
@@ -352,8 +349,7 @@ def _files(directory: Path) -> set[tuple[Path, int, int]]:
     return found
 
 
-QUIET_S: Final = 60.0
-"""A query counts as stopped if its checkpoint has not changed for this time."""
+QUIET_S: Final = 60.0  # a query counts as stopped if its checkpoint has not changed for this time
 
 _FULL: Final = ("snapshot", "zip")
 _VERSION: Final = re.compile(r"(\d{1,18})(_[^.]+)?\.(snapshot|zip|delta|changelog)")

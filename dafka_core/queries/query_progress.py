@@ -50,8 +50,7 @@ MAX_UNPACKED_BYTES: Final = 16 << 20
 LAST_REPORTS: Final = 16
 """Reports read of each query; enough to see all runs that are active at the same time."""
 
-TRIES: Final = 5
-"""Attempts to publish a report while another run of the query publishes, too."""
+TRIES: Final = 5  # attempts to publish a report while another run of the query publishes, too
 
 
 class QueryProgress(JsonMessage, frozen=True):

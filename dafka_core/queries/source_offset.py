@@ -38,8 +38,7 @@ from dafka_core.model.records import TopicPartition
 
 VERSION: Final = 4
 
-SHOWN_CHARS: Final = 500
-"""The part of an unreadable offset that an error shows."""
+SHOWN_CHARS: Final = 500  # the part of an unreadable offset that an error shows
 
 T = TypeVar("T")
 

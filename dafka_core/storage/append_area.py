@@ -146,11 +146,8 @@ def _blocks_at(count: int) -> int:
     return HEADER.size + count * DIRECTORY.itemsize
 
 
-MOVED_BYTES = 64 << 10
-"""A block of this size justifies its own place and a partly filled last page."""
-
-APPENDED_GROUPS = 32
-"""A reader may have to search each one for a record."""
+MOVED_BYTES = 64 << 10  # a block of this size justifies its own place and a partly filled last page
+APPENDED_GROUPS = 32  # a reader may have to search each one for a record
 
 APPENDED_BYTES = 3 << 19
 """More would be sorted in larger parts and written less often; but sorted data exists twice, and

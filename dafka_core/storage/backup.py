@@ -123,8 +123,7 @@ BACKUP_FILE: Final = "backup.mdb"
 
 VERSION: Final = 1
 
-TXN_BYTES: Final = 32 << 20
-"""Bytes written before a sync: LMDB keeps them in memory until then."""
+TXN_BYTES: Final = 32 << 20  # bytes written before a sync: LMDB keeps them in memory until then
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

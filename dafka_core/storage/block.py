@@ -83,8 +83,7 @@ ALIGNMENT = 8
 PIECE_BYTES = 256 << 10
 """Bytes copied at a time, and then hashed: they stay in a core's own cache between the two."""
 
-WORTH_SHARE = 0.9
-"""A block stays uncompressed if compression saves less: decompression costs time."""
+WORTH_SHARE = 0.9  # a block stays uncompressed if compression saves less: decompression costs time
 
 OFFSET = np.dtype("<i4")
 LONG = np.dtype("<i8")
@@ -416,8 +415,7 @@ def _joined(runs: Longs) -> Longs:
     return np.column_stack((np.add.reduceat(runs[:, 0], first), runs[first, 1]))
 
 
-CACHE_BYTES = 4 * MAX_BLOCK_BYTES
-"""Room for a few readers, each inside a block of its own."""
+CACHE_BYTES = 4 * MAX_BLOCK_BYTES  # room for a few readers, each inside a block of its own
 
 LEAST_BYTES = 16 << 10
 """A smaller block is read and checked faster than it is found, and takes several times its size: a

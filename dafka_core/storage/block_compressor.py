@@ -20,8 +20,7 @@ from dafka_core.storage.entry_writer import SMALL_BLOCK_BYTES
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 
-SCAN_INTERVAL_S: Final = 30.0
-"""Interval between two scans of all partitions."""
+SCAN_INTERVAL_S: Final = 30.0  # interval between two scans of all partitions
 
 MOST_BYTES: Final = 64 << 20
 """A larger block has one very large record, and stays uncompressed: compression takes memory."""

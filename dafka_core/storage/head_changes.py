@@ -17,8 +17,7 @@ from dafka_core.model.records import TopicPartition
 MAX_KEPT: Final = 10_000
 """Number of partitions with a remembered change: as many as one answer names."""
 
-Topics = frozenset[str] | None
-"""The topics of a watcher; None for all."""
+Topics = frozenset[str] | None  # the topics of a watcher; None for all
 
 
 class Woken(Protocol):

@@ -20,14 +20,9 @@ from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.storage.tables import Tables
 
-SCAN_INTERVAL_S: Final = 2.0
-"""Interval of checks for changes."""
-
-TAIL_S: Final = 300.0
-"""Time that few records wait for their link: creating it reads up to 16 MiB."""
-
-SCAN_SHARE: Final = 0.05
-"""The largest share of the time for checks, if very many partitions change."""
+SCAN_INTERVAL_S: Final = 2.0  # interval of checks for changes
+TAIL_S: Final = 300.0  # time that few records wait for their link: creating it reads up to 16 MiB
+SCAN_SHARE: Final = 0.05  # the largest share of the time for checks, if very many partitions change
 
 STEP_BYTES: Final = 32 << 20
 STEP_PARTITIONS: Final = 256

@@ -41,8 +41,7 @@ LINK_BYTES: Final = 16 << 20
 """The size limit of a link: it is read again when the open one grows, and reported when a record
 was changed.  A link takes 150 bytes."""
 
-GENESIS: Final = bytes(32)
-"""The predecessor of a partition's first link."""
+GENESIS: Final = bytes(32)  # the predecessor of a partition's first link
 
 _PREFIX: Final = b"link "
 _KEY: Final = struct.Struct(">QQ")

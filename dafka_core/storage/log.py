@@ -127,11 +127,9 @@ class Log(Closing):
         self.changes, self.syncs = self._env.changes, self._env.syncs
         """The partitions changed since opening, and the durations of syncs."""
         self._cache = BlockCache()
-        self.linker = Linker(self._env)
-        """The creator of links, for the merging thread."""
+        self.linker = Linker(self._env)  # the creator of links, for the merging thread
         self._merger = BlockMerger(self._env)
-        self.healer = Healer(self._env, self._merger)
-        """Replaces damaged records."""
+        self.healer = Healer(self._env, self._merger)  # replaces damaged records
         try:
             if not unchecked:
                 self.partitions()  # a partition with a lost row would restart at offset 0

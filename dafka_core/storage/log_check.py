@@ -75,8 +75,7 @@ class Checked(JsonMessage, frozen=True, rename={"size_bytes": "bytes"}):
     blocks: Natural = 0
     size_bytes: Natural = 0
     found: tuple[Damage, ...] = ()
-    linked: Natural = 0
-    """Records that match their links."""
+    linked: Natural = 0  # records that match their links
 
     def plus(self, other: Checked) -> Checked:
         """Return the sum of both."""

@@ -49,8 +49,7 @@ def mapping_at(address: int) -> tuple[range, int, str]:
 _PAGE: Final = struct.Struct("<QHHI")
 """The header of LMDB's pages: number, unused, flags, and the count of a large value's pages."""
 
-_OVERFLOW: Final = 4
-"""The flag of a large value's pages (P_OVERFLOW)."""
+_OVERFLOW: Final = 4  # the flag of a large value's pages (P_OVERFLOW)
 
 
 class FilePositions:
@@ -97,8 +96,7 @@ _SIGINFO: Final = 4
 
 _libc: Final = ctypes.CDLL(None)
 
-_first: Final = threading.Lock()
-"""Held for ever: twice, the handler would be its own predecessor."""
+_first: Final = threading.Lock()  # held for ever: twice, the handler would be its own predecessor
 
 _previous: Final = {each: (ctypes.c_size_t * 19)() for each in (signal.SIGBUS, signal.SIGABRT)}
 """``struct sigaction`` of Linux: the handler, 16 words of a mask, flags, one for the C library."""

@@ -88,8 +88,7 @@ def not_local(directory: Path | str) -> str | None:
 
 LOCK_FILE = "writer.lock"
 
-READERS_FILE: Final = "lock.mdb"
-"""LMDB's list of read transactions, which it writes through a map."""
+READERS_FILE: Final = "lock.mdb"  # LMDB's list of read transactions, which it writes through a map
 
 _READERS_BYTES: Final = MAX_READERS * 64 + 128
 """Its size in LMDB: an entry is a cache line, and two have its locks."""
@@ -101,8 +100,7 @@ _UNUSED: Final = struct.pack("=IqQQ", 0xBEEFC0DE, -1, 1, 0)
 """In a header page (LMDB's ``MDB_meta``) before the first transaction: the mark of LMDB's files, no
 tables' root, the last page, and the transaction's number."""
 
-MIN_MAP_BYTES = 1 << 20
-"""Less has no room for the empty tables."""
+MIN_MAP_BYTES = 1 << 20  # less has no room for the empty tables
 
 _TABLES = (b"meta", b"partitions", b"blocks")
 

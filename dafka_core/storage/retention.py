@@ -85,8 +85,7 @@ def before_by_size(
     return before
 
 
-STEP_BYTES: Final = 64 << 20
-"""Bytes examined at a time; LMDB reuses no freed page meanwhile."""
+STEP_BYTES: Final = 64 << 20  # bytes examined at a time; LMDB reuses no freed page meanwhile
 
 
 class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
@@ -151,8 +150,7 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
         self[tp] = info, [known[bounds] for bounds in wanted]
 
 
-TRIM_BLOCKS: Final = 16
-"""Blocks deleted at a time: appends wait meanwhile, as for another append."""
+TRIM_BLOCKS: Final = 16  # blocks deleted at a time: appends wait meanwhile, as for another append
 
 _log = logging.getLogger("dafka.store")
 
@@ -164,8 +162,7 @@ class RetentionCounts:
     passes: int = 0
     trims: int = 0
     records: int = 0
-    unread: int = 0
-    """Of these, records that a protected query had not read."""
+    unread: int = 0  # of these, records that a protected query had not read
 
 
 @dataclass(slots=True)
@@ -175,8 +172,7 @@ class _TopicPass:
     now_us: int
     limit: RetentionRule | None = None
     partitions: Sequence[PartitionInfo] = ()
-    before: dict[TopicPartition, int] | None = None
-    """The offsets beyond these limits, once known."""
+    before: dict[TopicPartition, int] | None = None  # the offsets beyond these limits, once known
 
 
 class Retention:

@@ -83,10 +83,8 @@ class PartitionRow(NamedTuple):
     staged: StagedRecords | None = None
     committed: CommittedAttempt | None = None
     last_transaction: Transaction | None = None
-    epoch: Epoch | None = None
-    """The newest one."""
-    client: str = ""
-    """The name of the client that writes the partition, if it has one."""
+    epoch: Epoch | None = None  # the newest one
+    client: str = ""  # the name of the client that writes the partition, if it has one
 
     @property
     def info(self) -> PartitionInfo:

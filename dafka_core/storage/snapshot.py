@@ -82,8 +82,7 @@ class PartitionBlocks(Sequence[HeldBlock]):
 
     def __init__(self, tables: Tables, row: PartitionRow) -> None:
         self._tables, self._row = tables, row
-        self.info = row.info
-        """The available offsets of the partition."""
+        self.info = row.info  # the available offsets of the partition
         table = list(takewhile(lambda first: first < row.end, tables.firsts(row.id, 0)))
         self._grouped: dict[int, memoryview] = {}
         if row.earliest < row.end:

@@ -19,13 +19,11 @@ MAX_READERS = 1024
 
 DATA_FILE = "data.mdb"
 
-BACKUP_MANIFEST = "backup.json"
-"""Marks a directory as a backup (``backup.py``)."""
+BACKUP_MANIFEST = "backup.json"  # marks a directory as a backup (``backup.py``)
 
 _FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-_FULL_BYTES = 1 << 20
-"""A disk with less free space is full: LMDB writes as much at a time."""
+_FULL_BYTES = 1 << 20  # a disk with less free space is full: LMDB writes as much at a time
 
 
 @contextlib.contextmanager

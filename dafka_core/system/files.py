@@ -125,11 +125,8 @@ def _check_missing(path: Path, replaces: bool) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
 
-OWNERS_ALONE: Final = 0o700
-"""For a directory of records: its mode may give others read access."""
-
-OTHERS_READ: Final = 0o644
-"""The most permissive mode of a file that only its owner writes."""
+OWNERS_ALONE: Final = 0o700  # for a directory of records: its mode may give others read access
+OTHERS_READ: Final = 0o644  # the most permissive mode of a file that only its owner writes
 
 
 def mode_within(directory: Path) -> int:

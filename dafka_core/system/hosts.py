@@ -23,8 +23,7 @@ HOST: Final = (
 )
 """A regular expression for a name or an address; IPv6 in brackets, with the scope of a link."""
 
-ANY: Final = "*"
-"""All addresses of this machine, of both families."""
+ANY: Final = "*"  # all addresses of this machine, of both families
 
 LOCALHOST: Final = "localhost"
 

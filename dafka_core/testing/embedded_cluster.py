@@ -25,14 +25,9 @@ from dafka_core.security.key_files import SECRET, new_key
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, STORE, TOWER
 from dafka_core.system.closing import ProcessBound
 
-READY: Final = "READY "
-"""Printed by a node's process, followed by JSON, when it serves."""
-
-START_TIMEOUT_S: Final = 30.0
-"""A loaded machine takes seconds to start Python."""
-
-_LOG_BYTES: Final = 4_000
-"""The end of a node's log that an error shows."""
+READY: Final = "READY "  # printed by a node's process, followed by JSON, when it serves
+START_TIMEOUT_S: Final = 30.0  # a loaded machine takes seconds to start Python
+_LOG_BYTES: Final = 4_000  # the end of a node's log that an error shows
 
 
 class EmbeddedCluster(ProcessBound):

@@ -27,21 +27,15 @@ from dafka_kafka.groups.offsets import (
     records_of,
 )
 
-MAX_BATCH: Final = 1_000
-"""Records in one append; a single call may write more."""
-
-MAX_READ_BYTES: Final = 4 << 20
-"""Read size; the loop serves other clients between reads."""
+MAX_BATCH: Final = 1_000  # records in one append; a single call may write more
+MAX_READ_BYTES: Final = 4 << 20  # read size; the loop serves other clients between reads
 
 LEAST_REPEATED: Final = 10_000
 """The log is compacted when it has grown by this many records, or by four times those that
 count."""
 
-REPLICATE_S: Final = 5.0
-"""Time for other stores, as Kafka's ``offsets.commit.timeout.ms``."""
-
-APPEND_TIMEOUT_S: Final = 30.0
-"""Time for this store's disk."""
+REPLICATE_S: Final = 5.0  # time for other stores, as Kafka's ``offsets.commit.timeout.ms``
+APPEND_TIMEOUT_S: Final = 30.0  # time for this store's disk
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -67,8 +61,7 @@ class OffsetLog:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._end = 0  # of this partition, after the last append
-        self._repeat_at = LEAST_REPEATED
-        """This partition's length at the next compaction."""
+        self._repeat_at = LEAST_REPEATED  # this partition's length at the next compaction
 
     async def catch_up(self) -> None:
         """Read what gateways have written since the last call.
@@ -189,14 +182,12 @@ class OffsetLog:
             _log.warning("committed offsets could not be written again: %s", error)
 
 
-ASK_S: Final = 2.0
-"""Time for another store's answer."""
+ASK_S: Final = 2.0  # time for another store's answer
 
 WAIT_S: Final = 20.0
 """Time to receive other stores' records; after it the gateway continues with what it has."""
 
-MEET_S: Final = 5.0
-"""Time for a store to tell its Flight location; C stores have none."""
+MEET_S: Final = 5.0  # time for a store to tell its Flight location; C stores have none
 
 STEP_S: Final = 0.05
 
@@ -235,11 +226,8 @@ def ends_at_others(store: Store) -> dict[TopicPartition, int]:
 MAX_GROUPS: Final = 10_000
 """Groups in memory, or with commits: some megabytes with one partition each."""
 
-LOOK_S: Final = 0.25
-"""Interval of the check for gateways that have come or gone."""
-
-EXPIRE_S: Final = 60.0
-"""Interval of the check for expired groups."""
+LOOK_S: Final = 0.25  # interval of the check for gateways that have come or gone
+EXPIRE_S: Final = 60.0  # interval of the check for expired groups
 
 EMPTY_MS: Final = 600_000
 """Retention of a group without members and commits, as a broker's default interval between checks:

@@ -156,8 +156,7 @@ class Joining(msgspec.Struct, frozen=True, omit_defaults=True):
     instance_id: str | None = None
     client_id: str = ""
     host: str = ""
-    knows_ids: bool = False
-    """True if it first requests a member id (from version 4 on)."""
+    knows_ids: bool = False  # true if it first requests a member id (from version 4 on)
 
     @property
     def size_bytes(self) -> int:
@@ -185,8 +184,7 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
     protocol: str = ""
     leader: str = ""
     members: tuple[KeptMember, ...] = ()
-    time_ms: Natural = 0
-    """When it became so (ms since 1970 UTC)."""
+    time_ms: Natural = 0  # when it became so (ms since 1970 UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +213,13 @@ class Member:
 
     member_id: str
     joined: Joining
-    expires: float
-    """The end of its session, unless it waits for the group."""
+    expires: float  # the end of its session, unless it waits for the group
     is_new: bool = True
     assignment: bytes = b""
     join_ticket: Any = field(default=None, repr=False)
     """The request to answer when the rebalance completes; None before it joins."""
     sync_ticket: Any = field(default=None, repr=False)
-    has_synced: bool = True
-    """True if it has its assignment of this generation, if already computed."""
+    has_synced: bool = True  # true if it has its assignment of this generation, if already computed
 
     @property
     def instance_id(self) -> str | None:
@@ -347,8 +343,7 @@ class GroupLimits:
         return None
 
 
-_LEAST_WAIT_S: Final = 1.0
-"""So that client timeouts of zero don't end a rebalance before it begins."""
+_LEAST_WAIT_S: Final = 1.0  # so that client timeouts of zero don't end a rebalance before it begins
 
 
 class Group:

@@ -22,8 +22,7 @@ EMPTY: Final = "empty"
 STABLE: Final = "stable"
 """States of a group at its last stored generation."""
 
-TRIES: Final = 3
-"""Attempts to read a topic that a gateway may trim meanwhile."""
+TRIES: Final = 3  # attempts to read a topic that a gateway may trim meanwhile
 
 
 class GroupPartition(NamedTuple):

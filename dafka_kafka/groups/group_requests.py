@@ -33,8 +33,7 @@ from dafka_kafka.groups.group import (
 from dafka_kafka.groups.offsets import DELETED, Committed, Place, records_of
 from dafka_kafka.users import Operation, Resource
 
-UNKNOWN: Final = -1
-"""The offset of a partition without a commit."""
+UNKNOWN: Final = -1  # the offset of a partition without a commit
 
 _log: Final = logging.getLogger("dafka.kafka")
 
@@ -89,8 +88,7 @@ GROUP: Final = 0
 KEY_TYPES: Final = (GROUP, 1)
 """FindCoordinator's key types; type 1 is for transactional ids, which are refused."""
 
-CLASSIC: Final = "classic"
-"""The only group type, by Kafka's name."""
+CLASSIC: Final = "classic"  # the only group type, by Kafka's name
 
 _SEE: Final = on_topics(Operation.DESCRIBE)
 _READ: Final = on_groups(Operation.READ)

@@ -33,8 +33,7 @@ from dafka_kafka.groups.group import Generation
 
 OFFSETS_TOPIC: Final = f"{INTERNAL}kafka.offsets"
 
-DELETED: Final = -1
-"""In place of a committed offset, with time 0."""
+DELETED: Final = -1  # in place of a committed offset, with time 0
 
 
 class Committed(NamedTuple):
@@ -69,8 +68,7 @@ class GroupRecord(JsonMessage, frozen=True, omit_defaults=True):
 MAX_RECORD_OFFSETS: Final = 500
 """Commits in one record: with metadata of the usual size it stays small."""
 
-Place = tuple[str, int]
-"""A topic, and the number of a partition."""
+Place = tuple[str, int]  # a topic, and the number of a partition
 
 
 class Rank(NamedTuple):

@@ -45,8 +45,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-CODEC_BITS: Final = 7
-"""The part of a batch's attributes that is the codec's number."""
+CODEC_BITS: Final = 7  # the part of a batch's attributes that is the codec's number
 
 
 def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:

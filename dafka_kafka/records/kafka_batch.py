@@ -13,11 +13,8 @@ from dafka_core.model.values import Longs, Values
 from dafka_kafka.errors import too_large
 from dafka_kafka.records.compression import CODEC_BITS, Codec
 
-NO_TIMESTAMP: Final = -1
-"""The milliseconds of a record without a timestamp."""
-
-_US: Final = 1_000
-"""Microseconds in a millisecond."""
+NO_TIMESTAMP: Final = -1  # the milliseconds of a record without a timestamp
+_US: Final = 1_000  # microseconds in a millisecond
 
 _MAX_MS: Final = 2**63 // _US - 1
 

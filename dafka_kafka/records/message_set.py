@@ -41,8 +41,7 @@ from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, BatchHead, KafkaBatch,
 V0: Final = 0
 V1: Final = 1
 
-MIN_SIZE: Final = 14
-"""Size of a v0 message without key and value."""
+MIN_SIZE: Final = 14  # size of a v0 message without key and value
 
 MAX_MESSAGES: Final = 250_000
 """Messages in a set, and in a compressed one: each takes about 300 bytes while it is decoded. A set

@@ -56,8 +56,7 @@ from dafka_kafka.records.record_columns import (
 # single ones.
 
 
-MOST: Final = 32
-"""With more records, columns are quicker."""
+MOST: Final = 32  # with more records, columns are quicker
 
 
 def decode_few(octets: Bytes, count: int) -> tuple[list[bytes], list[int]] | None:
@@ -124,8 +123,7 @@ _RECORDS_AT: Final = _HEAD.size + _COVERED.size
 _MAGIC_AT: Final = 16
 """Position of the magic, in all versions."""
 
-_CODEC_AT: Final = 22
-"""The lower byte of the attributes."""
+_CODEC_AT: Final = 22  # the lower byte of the attributes
 
 _LENGTH_AT: Final = 12
 """The fields that the length does not count: itself, and the offset before it."""

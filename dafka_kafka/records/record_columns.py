@@ -107,31 +107,20 @@ def read_varint(octets: Bytes, at: int, max_octets: int) -> tuple[int, int]:
 # lengths, 0.07 for different ones, 0.11 one by one.
 
 
-MIN_RECORD_BYTES: Final = 7
-"""Length, attributes, two deltas, two lengths and the number of headers."""
+MIN_RECORD_BYTES: Final = 7  # length, attributes, two deltas, two lengths and the number of headers
 
 _FEW_RUNS: Final = 16
 """Runs of records of equal length to look for; each costs as much as about 50 records."""
 
-_MIN_RUN: Final = 32
-"""Deltas take one byte more from 64 on."""
-
-_MAX_CANDIDATES: Final = 8
-"""Zero bytes for each record: with more of them, checking takes longer."""
-
-_MANY: Final = 100_000
-"""With more records, checking takes too much memory."""
-
-_MAX_RECORD_BYTES: Final = 512
-"""In larger records, finding the zero bytes takes longer."""
-
-_COMPARED_OCTETS: Final = 2
-"""Bytes of a length to compare: the first and the last one."""
+_MIN_RUN: Final = 32  # deltas take one byte more from 64 on
+_MAX_CANDIDATES: Final = 8  # zero bytes for each record: with more of them, checking takes longer
+_MANY: Final = 100_000  # with more records, checking takes too much memory
+_MAX_RECORD_BYTES: Final = 512  # in larger records, finding the zero bytes takes longer
+_COMPARED_OCTETS: Final = 2  # bytes of a length to compare: the first and the last one
 
 _COPIED_BYTES: Final = 64 << 10
 
-_ROUNDS: Final = 3
-"""Passes that drop candidates without a predecessor or successor."""
+_ROUNDS: Final = 3  # passes that drop candidates without a predecessor or successor
 
 
 class Boundaries(NamedTuple):
@@ -259,11 +248,8 @@ MAX_RECORDS: Final = 1_000_000
 """Records in one batch. Compressed, a few bytes can stand for many records without a value, and
 each takes about 100 here; Kafka's clients send 1 MiB by default."""
 
-MAX_HEADERS: Final = 1_000_000
-"""Headers in one batch, for the same reason."""
-
-_MAX_HEADERS_OF_ONE: Final = MAX_LENGTHS_BYTES // 2
-"""The limit of an envelope."""
+MAX_HEADERS: Final = 1_000_000  # headers in one batch, for the same reason
+_MAX_HEADERS_OF_ONE: Final = MAX_LENGTHS_BYTES // 2  # the limit of an envelope
 
 _PART_RECORDS: Final = 16_384
 """Records decoded at a time: intermediate arrays stay in the CPU cache."""
@@ -272,8 +258,7 @@ _MAX_HEADER_COLUMNS: Final = 64
 """Headers of a record decoded by column: with more, each column would have few records, and cost
 more than one by one."""
 
-_NUMBERS: Final = 7
-"""Numbers in a record without headers, each at least one byte."""
+_NUMBERS: Final = 7  # numbers in a record without headers, each at least one byte
 
 
 class RecordColumns(NamedTuple):

@@ -19,8 +19,7 @@ from dafka_core.system.closing import Closing
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 
-MAX_CONCURRENT: Final = 16
-"""Each store asked at the same time takes a thread."""
+MAX_CONCURRENT: Final = 16  # each store asked at the same time takes a thread
 
 NO_MESH: Final = "with option stores there is no mesh to read from"
 

@@ -22,8 +22,7 @@ from dafka_core.model.json_message import JsonMessage
 from dafka_core.system.files import replace_file
 from dafka_spark.cluster import timing
 
-MAX_FILES: Final = 64
-"""One file for each mesh; the oldest ones are deleted."""
+MAX_FILES: Final = 64  # one file for each mesh; the oldest ones are deleted
 
 _written: Final[dict[str, tuple[float, frozenset[StoreLocation]]]] = {}
 """By mesh: when this process wrote the file, and the stores in it."""

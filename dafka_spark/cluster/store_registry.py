@@ -24,8 +24,7 @@ _log = logging.getLogger("dafka_spark")
 
 T = TypeVar("T")
 
-Answer = tuple[StoreLocation, T]
-"""A store's location and its answer."""
+Answer = tuple[StoreLocation, T]  # a store's location and its answer
 
 
 @dataclass(slots=True)

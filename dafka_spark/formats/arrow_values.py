@@ -24,8 +24,7 @@ from dafka_spark.errors import BatchTooLargeError
 MAX_OPENED: Final = 64 << 20
 """The bytes that one value may open to: far more than a useful table needs."""
 
-MAX_BATCH: Final = 1 << 30
-"""Bytes that the values of one batch may open to together."""
+MAX_BATCH: Final = 1 << 30  # bytes that the values of one batch may open to together
 
 _CELL: Final = 16
 """Bytes counted for each cell, as a cast or a column of nulls may need: those of a decimal."""

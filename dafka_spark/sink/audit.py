@@ -28,8 +28,7 @@ from dafka_spark.sink.application import Application
 from dafka_spark.sink.staging import WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore
 
-_LAST: Final = 2
-"""Records to read: that of the batch, if it is repeated, and the one before."""
+_LAST: Final = 2  # records to read: that of the batch, if it is repeated, and the one before
 
 
 class _AuditTrail(Application):

@@ -40,8 +40,7 @@ NO_ENVELOPES: Final = "cannot be written with option envelope = none, which leav
 CLOSED: Final = ("value", "key", "headers")
 """The columns that an envelope contains, as ``close_columns`` takes them."""
 
-MAX_TOPICS: Final = 1000
-"""Topics of one task: each has a writer, with rows in memory."""
+MAX_TOPICS: Final = 1000  # topics of one task: each has a writer, with rows in memory
 
 
 def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:

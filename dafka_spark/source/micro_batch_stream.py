@@ -36,11 +36,8 @@ from dafka_spark.tracebacks import hide_frames
 SPARK_POLLING_S: Final = 0.01
 """Spark's sleep between two triggers (default of ``spark.sql.streaming.pollingDelay``)."""
 
-POLLING_GAP_S: Final = 0.03
-"""The longest gap between two triggers while Spark does nothing else."""
-
-PAUSE_S: Final = 0.5
-"""The shortest gap that only a trigger interval explains."""
+POLLING_GAP_S: Final = 0.03  # the longest gap between two triggers while Spark does nothing else
+PAUSE_S: Final = 0.5  # the shortest gap that only a trigger interval explains
 
 SHORT_S, LONG_S = 0.05, 0.25
 

@@ -75,8 +75,7 @@ class DafkaInputPartition(InputPartition):
 MAX_JOINED_RECORDS: Final = 20_000
 """A query reads and processes them in about the 50 to 70 ms that Spark needs for each task."""
 
-MAX_JOINED_RANGES: Final = 500
-"""The same: a range in a request for many takes 0.1 ms."""
+MAX_JOINED_RANGES: Final = 500  # the same: a range in a request for many takes 0.1 ms
 
 MIN_TASKS: Final = 16
 """Joining leaves at least this many tasks, to keep as many cores busy, unless ``minPartitions`` is

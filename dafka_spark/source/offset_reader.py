@@ -43,8 +43,7 @@ from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, StoreRange
 
 T = TypeVar("T")
 
-Heads = Mapping[TopicPartition, PartitionInfo]
-"""The earliest and the end offset of each partition."""
+Heads = Mapping[TopicPartition, PartitionInfo]  # the earliest and the end offset of each partition
 
 _log = logging.getLogger("dafka_spark")
 

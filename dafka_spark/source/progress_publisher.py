@@ -24,11 +24,8 @@ from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_reader import OffsetReader
 from dafka_spark.source.read_limit import Sizes, Waiting
 
-EVERY_S: Final = 10.0
-"""The least interval between two reports."""
-
-IDLE_S: Final = 60.0
-"""The largest interval between two reports: they show that the query runs."""
+EVERY_S: Final = 10.0  # the least interval between two reports
+IDLE_S: Final = 60.0  # the largest interval between two reports: they show that the query runs
 
 BYTES_PER_S: Final = 1_000
 """Rate of reports, which stores keep: those of very many partitions come less often."""
@@ -36,8 +33,7 @@ BYTES_PER_S: Final = 1_000
 SIZES_S: Final = 10.0
 """Age at which the mean size of records is asked for again; not at each trigger."""
 
-SHOWN_TOPICS: Final = 5
-"""Topics named in a description."""
+SHOWN_TOPICS: Final = 5  # topics named in a description
 
 _log = logging.getLogger("dafka_spark")
 

@@ -30,8 +30,7 @@ UNASKED_BYTES: Final = 1 << 20
 """If records of this size would all fit into the limit, no store is asked for their size: a small
 batch costs no request."""
 
-ASSUMED_BYTES: Final = 1_024
-"""The size of a record where no store knows it: C stores."""
+ASSUMED_BYTES: Final = 1_024  # the size of a record where no store knows it: C stores
 
 _LIMITED_BY_DEFAULT: Final = (
     "the next micro-batch takes %d of the %d waiting records, later ones take the others: as "

@@ -24,8 +24,7 @@ from tests.integration.nodes.peers import PATIENCE_S
 
 CONNECTIONS = 10_000
 
-HEARD = 0.8
-"""The number open at one time, at least; fewer would prove nothing."""
+HEARD = 0.8  # the number open at one time, at least; fewer would prove nothing
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def check_honest_work(world: World, topic: str) -> None:
 def test_a_message_without_an_end_ends_its_connection(
     world: World, name: str, door: int, kind: bytes, part: bytes
 ) -> None:
-    """Memory grows by what arrives between two checks: up to 85 MiB, more if a check is late."""
+    """Memory grows by what arrives between two checks: 85 MiB here, more if a check is late."""
     victim = world.victims[name]
     before_mib = victim.begin()
     send_until_ended(connected(victim.host, victim.ports[door], kind), repeat(part))
@@ -123,13 +123,14 @@ def test_a_message_without_an_end_of_a_peer_that_is_announced_ends_its_connectio
 def test_subscriptions_without_an_end_end_their_connection(
     world: World, name: str, door: int
 ) -> None:
+    """What arrives between two checks takes up to 500 MiB."""
     victim = world.victims[name]
     others_mib = {each: other.begin() for each, other in world.victims.items()}
     peer = connected(victim.host, victim.ports[door], b"SUB")
     send_until_ended(peer, subscriptions(TOPIC_BYTES))
     check_honest_work(world, f"beside-subscriptions-{name}")
     for each, before_mib in others_mib.items():
-        most_mib = 800 if each == name else 50
+        most_mib = 1_500 if each == name else 50
         assert world.victims[each].memory_mib("VmHWM") - before_mib < most_mib
 
 

@@ -24,17 +24,13 @@ from dafka_core.testing import wait_until
 from tests.attacks.world import TOPIC, Attacker, World, attacked
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
-ROUNDS = 40
-"""Repetitions of an attack that must fail, beside honest work."""
+ROUNDS = 40  # repetitions of an attack that must fail, beside honest work
 
 FEW_PEERS = 500
 """The most peers of a node in each test but a nightly one: each false one costs connections."""
 
-LATER = EpochId(2**31, 1, 1)
-"""A life newer than any."""
-
-FAR_US = 4_000_000_000_000_000
-"""In the year 2096."""
+LATER = EpochId(2**31, 1, 1)  # a life newer than any
+FAR_US = 4_000_000_000_000_000  # in the year 2096
 
 
 class Attack(NamedTuple):

@@ -20,12 +20,9 @@ TOPIC, SECRET = "t", b"secret %d"
 class Attacker(Enum):
     """Who attacks whom."""
 
-    IN_THE_OPEN = "in the open"
-    """Nobody has keys."""
-    STRANGER = "a stranger"
-    """All nodes have keys, and the attacker has none."""
-    INSIDER = "an insider"
-    """He has a key of the cluster, for something else."""
+    IN_THE_OPEN = "in the open"  # nobody has keys
+    STRANGER = "a stranger"  # all nodes have keys, and the attacker has none
+    INSIDER = "an insider"  # he has a key of the cluster, for something else
 
 
 class World(NamedTuple):

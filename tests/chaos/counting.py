@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-EXAMPLES = 3
-"""Examples of each kind in a difference."""
+EXAMPLES = 3  # examples of each kind in a difference
 
 
 class Difference(NamedTuple):

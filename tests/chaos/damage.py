@@ -33,15 +33,13 @@ from tests.chaos.store_kills import TOPIC, FlightWriter, MeshWriter, Writer, val
 ROUNDS = 70
 SHORT_ROUNDS = 5
 
-CLEAR = "dafka: store at "
-"""Prefix of a store's sentence about its directory."""
+CLEAR = "dafka: store at "  # prefix of a store's sentence about its directory
 
 FILE_SYSTEM_BYTES = 96 << 20
 PAGE_BYTES = 4096
 READ_TIMEOUT_S = 5.0
 
-END_S = 0.3
-"""Time in which a store that a request kills has ended."""
+END_S = 0.3  # time in which a store that a request kills has ended
 
 REPLACED, NOT_REPLACED = "are replaced by those of store", "are not replaced yet"
 """Parts of a store's messages about damaged records."""

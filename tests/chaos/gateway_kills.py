@@ -130,10 +130,8 @@ class Member(Worker):
 
     def __init__(self, servers: str) -> None:
         super().__init__("a member of the group")
-        self.read: list[tuple[int, int]] = []
-        """Partition and number, in order of arrival."""
-        self.committed: list[tuple[int, int]] = []
-        """Partition and offset of each successful commit."""
+        self.read: list[tuple[int, int]] = []  # partition and number, in order of arrival
+        self.committed: list[tuple[int, int]] = []  # partition and offset of each successful commit
         session = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 300}
         self._consumer = Consumer(
             {

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from tests.chaos.counting import compare
 
-PATIENCE_S = 90.0
-"""Timeout of every condition: on a busy machine nodes start slowly."""
+PATIENCE_S = 90.0  # timeout of every condition: on a busy machine nodes start slowly
 
 _POLL_S = 0.01
 

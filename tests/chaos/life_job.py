@@ -23,8 +23,7 @@ FLUSH_S = 90.0
 
 TEN_YEARS_S = 10 * 365 * 86_400
 
-FENCED = 3
-"""The exit code of a fenced life."""
+FENCED = 3  # the exit code of a fenced life
 
 
 def value(name: str, offset: int) -> str:

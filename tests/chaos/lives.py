@@ -32,8 +32,7 @@ ACKS = 2
 SKEW_S = 25.0
 """Differences of a producer's clock from those of the stores."""
 
-ADDED = 35
-"""Records acknowledged between two faults."""
+ADDED = 35  # records acknowledged between two faults
 
 
 def run(chaos: Chaos, rounds: int) -> None:

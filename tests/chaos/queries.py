@@ -41,10 +41,8 @@ class Plan(NamedTuple):
     sink_options: dict[str, str]
     host: str = "127.0.0.1"
     settings: Mapping[str, str] = MappingProxyType({})
-    copy: str = ""
-    """A topic to which a batch query finally copies the source; empty for none."""
-    query: str = "counted"
-    """The name in ``query_job.QUERIES``."""
+    copy: str = ""  # a topic to which a batch query finally copies the source; empty for none
+    query: str = "counted"  # the name in ``query_job.QUERIES``
 
 
 class Process(NamedTuple):
@@ -66,8 +64,7 @@ class Driver:
         self._prefix = prefix
         self.is_copying = False
         self.log = log
-        self.batch = -1
-        """The last completed batch."""
+        self.batch = -1  # the last completed batch
         self.restarts = -1
         self.answer: dict[str, int] | None = None
         self._process: subprocess.Popen[str] | None = None

@@ -31,8 +31,7 @@ JVM = " ".join(start_options())
 LOOK_S = 0.05
 COPY_TASKS = 4
 
-SAVED = "saved"
-"""The query that saves a topic as Parquet files."""
+SAVED = "saved"  # the query that saves a topic as Parquet files
 
 
 def say(*words: object) -> None:

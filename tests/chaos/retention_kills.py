@@ -31,17 +31,10 @@ STEP_S: Final = 0.05
 AWAY_S: Final = 5.0
 """Longest absence of a store."""
 
-LIMIT_MB: Final = 400.0
-"""As in table 7, for any node."""
-
-GROWTH: Final = 1.25
-"""Largest file size in the last third of a round, relative to the second third."""
-
-_LEAST: Final = 0.95
-"""Bytes of values to keep; records take a little more."""
-
-BLOCK_BYTES: Final = 16 << 20
-"""Tolerance: whole blocks are deleted."""
+LIMIT_MB: Final = 400.0  # as in table 7, for any node
+GROWTH: Final = 1.25  # largest file size in the last third of a round, relative to the second third
+_LEAST: Final = 0.95  # bytes of values to keep; records take a little more
+BLOCK_BYTES: Final = 16 << 20  # tolerance: whole blocks are deleted
 
 
 class Load(NamedTuple):
@@ -54,8 +47,7 @@ class Load(NamedTuple):
     kill_every_s: float
 
 
-FULL: Final = Load(360.0, 250, 30, 100_000_000, 20.0)
-"""5 MB a second."""
+FULL: Final = Load(360.0, 250, 30, 100_000_000, 20.0)  # 5 MB a second
 
 SHORT: Final = Load(26.0, 100, 5, 10_000_000, 8.0)
 

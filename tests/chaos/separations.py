@@ -31,8 +31,7 @@ def run(chaos: Chaos, rounds: int) -> None:
     chaos.play(rounds, _Round)
 
 
-SETTLE_S = 1.0
-"""Silence of this length means that nothing is in flight between the machines."""
+SETTLE_S = 1.0  # silence of this length means that nothing is in flight between the machines
 
 SETTLE_TIMEOUT_S = 30.0
 

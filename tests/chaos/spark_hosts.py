@@ -21,16 +21,14 @@ from tests.chaos.networks import Hosts, namespaces_work
 from tests.chaos.nodes import Node, Site, environment, start_store, start_tower
 from tests.chaos.query_job import JVM
 
-MASTER, TOWERS, STORES, WORKERS, DRIVER = 0, (1, 2), (3, 4), (5, 6), 7
-"""The hosts."""
+MASTER, TOWERS, STORES, WORKERS, DRIVER = 0, (1, 2), (3, 4), (5, 6), 7  # the hosts
 
 COUNT = 8
 LOCAL = "127.0.0.1"
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 MARK = "DAFKA_CHAOS_HOST"
 
-LET_IN = "7070-7099"
-"""The ports of Spark's hosts."""
+LET_IN = "7070-7099"  # the ports of Spark's hosts
 
 QUICK = {
     "spark.driver.port": "7070",

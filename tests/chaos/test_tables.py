@@ -15,8 +15,7 @@ OFTEN = {1, 6, 8}
 towers and slows consumers in many seeds; the others take long."""
 
 
-pytestmark = pytest.mark.timeout(900)
-"""More than a round's own timeout."""
+pytestmark = pytest.mark.timeout(900)  # more than a round's own timeout
 
 
 @pytest.mark.parametrize(

@@ -41,16 +41,13 @@ class Defect(NamedTuple):
     file: str
     find: str
     put: str
-    harm: str
-    """The consequence for a user."""
-    tests: str
-    """Arguments of pytest: the quickest tests that find it."""
+    harm: str  # the consequence for a user
+    tests: str  # arguments of pytest: the quickest tests that find it
 
 
 class Outcome(NamedTuple):
     code: int
-    failed: str
-    """The first failed test, or the end of the output if no test failed."""
+    failed: str  # the first failed test, or the end of the output if no test failed
     seconds: float
 
 

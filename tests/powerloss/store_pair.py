@@ -41,11 +41,8 @@ NAMES: Final = "one", "two"
 
 ONE, TWO = (tp_of(name) for name in NAMES)
 
-COMMITTED: Final = tp_of("committed")
-"""The partition of transactions."""
-
-TOPIC: Final = "kafka"
-"""Its two partitions are written by an idempotent client."""
+COMMITTED: Final = tp_of("committed")  # the partition of transactions
+TOPIC: Final = "kafka"  # its two partitions are written by an idempotent client
 
 GROUP: Final = "group"
 

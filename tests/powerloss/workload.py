@@ -16,18 +16,14 @@ from typing import Any, ClassVar, Final
 
 ACKNOWLEDGED: Final = "acknowledged"
 
-DONE: Final = b'["done"'
-"""The first bytes of a line in that file for a completed step."""
-
-State = Any
-"""The state of a workload on disk, as JSON."""
+DONE: Final = b'["done"'  # the first bytes of a line in that file for a completed step
+State = Any  # the state of a workload on disk, as JSON
 
 
 class Workload(ABC):
     """A program that writes to disk in steps, and the check of its disk."""
 
-    first: ClassVar[State]
-    """The state before the first step."""
+    first: ClassVar[State]  # the state before the first step
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.chance = root, Random(seed)

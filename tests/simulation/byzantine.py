@@ -34,8 +34,7 @@ KINDS: Final = {kind.command.id: kind.__name__ for kind in COMMANDS.values()}
 
 MOST_PREFIXES: Final = 40
 
-MOST: Final = 250
-"""Limit of a byzantine peer's actions in a simulation: a flood, and its end."""
+MOST: Final = 250  # limit of a byzantine peer's actions in a simulation: a flood, and its end
 
 
 class ByzantinePeer:

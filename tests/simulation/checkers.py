@@ -54,10 +54,8 @@ class Checkers:
         self._world = world
         self._one_time = one_time  # every node sends the time of publication
         self._stamps: dict[tuple[TopicPartition, EpochId, int], int] = {}
-        self.disks: dict[str, Disk] = {}
-        """By the store's address."""
-        self.published: dict[TopicPartition, list[bytes]] = {}
-        """The records published until now."""
+        self.disks: dict[str, Disk] = {}  # by the store's address
+        self.published: dict[TopicPartition, list[bytes]] = {}  # the records published until now
         self.acknowledged: dict[str, dict[TopicPartition, int]] = {}
         """By the store's address: up to where it has acknowledged."""
         self._epochs: dict[tuple[str, TopicPartition], tuple[Epoch, int]] = {}
@@ -72,8 +70,7 @@ class Checkers:
         self._safe: dict[TopicPartition, list[bytes]] = {}
         self._epoch_starts = defaultdict[TopicPartition, set[int]](set)
         self.delivered_records = 0
-        self.liars: set[str] = set()
-        """Partitions of byzantine peers, of which the truth is unknown."""
+        self.liars: set[str] = set()  # partitions of byzantine peers, of which the truth is unknown
 
     # -- what is true ----------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from typing import Final
 from dafka_core.model.timestamps import WallClock
 from tests.simulation.world import World
 
-BEGIN_US: Final = 1_700_000_000_000_000
-"""The right time when a world begins."""
+BEGIN_US: Final = 1_700_000_000_000_000  # the right time when a world begins
 
 SKEW_US: Final = 25_000_000
 """Largest error of a clock: two of them differ by less than ``MAX_AHEAD_US``."""

@@ -58,15 +58,11 @@ class Result:
     trace_hash: str
     faults: Counter[str]
     sent: Counter[str]
-    refused: Counter[str]
-    """Messages of byzantine peers, and the refused ones among them, by kind."""
+    refused: Counter[str]  # messages of byzantine peers, and the refused ones among them, by kind
     steps: int
-    records: int
-    """Published."""
-    delivered: int
-    """Records delivered, to all consumers and readers together."""
-    caught_up_s: float
-    """Time from the last fault until each node had every record."""
+    records: int  # published
+    delivered: int  # records delivered, to all consumers and readers together
+    caught_up_s: float  # time from the last fault until each node had every record
     virtual_s: float
 
 

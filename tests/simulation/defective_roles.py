@@ -30,8 +30,7 @@ from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory
 from dafka_core.protocol.store_role import StoreRole
 
-CHUNK_COUNT = 4
-"""Records in one chunk of a producer's memory; the C node has 256."""
+CHUNK_COUNT = 4  # records in one chunk of a producer's memory; the C node has 256
 
 
 # -- producers ------------------------------------------------------------------------------------

@@ -42,8 +42,7 @@ from dafka_core.nodes.store_loop import Outcomes
 from tests.simulation.checkers import Checkers
 from tests.simulation.world import World
 
-BLOCK_COUNT = 50
-"""Records in one batch that a read hands out."""
+BLOCK_COUNT = 50  # records in one batch that a read hands out
 
 
 @dataclass
@@ -61,10 +60,8 @@ class Partition:
     """One partition on disk."""
 
     records: list[bytes] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
-    """The timestamp of each, in microseconds."""
-    earliest: int = 0
-    """Earlier records are trimmed."""
+    times: list[int] = field(default_factory=list)  # the timestamp of each, in microseconds
+    earliest: int = 0  # earlier records are trimmed
     tail: StagedRecords | None = None
     last_transaction: Transaction | None = None
     committed: tuple[str, int, int] | None = None

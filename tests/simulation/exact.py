@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.hosts import StoreHost
 
-MAX_TRANSACTIONS = 8
-"""Transactions that a query writes at the most."""
+MAX_TRANSACTIONS = 8  # transactions that a query writes at the most
 
 
 class ExactQuery(Hosted):
@@ -31,8 +30,7 @@ class ExactQuery(Hosted):
     def __init__(self, cluster: Cluster, name: str, topic: str) -> None:
         super().__init__(cluster, name, topic)
         self.transactions = self.world.random.randint(1, MAX_TRANSACTIONS)
-        self.number = 0
-        """Of the transaction to write next."""
+        self.number = 0  # of the transaction to write next
         self.home: StoreHost = self.world.random.choice(cluster.stores)
         most = 2 * cluster.shape.burst
         self.sizes = [self.world.random.randint(1, most) for _ in range(self.transactions)]

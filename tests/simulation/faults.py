@@ -21,8 +21,7 @@ class Faults:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.world = cluster.world
-        self.until_s = cluster.shape.faults_s
-        """When the last fault ends."""
+        self.until_s = cluster.shape.faults_s  # when the last fault ends
         self._ended = False
         shape = cluster.shape
         self._every(shape.partition_every_s, self._partition)

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 STAMPS_US: Final = (-50 * YEAR_US, -YEAR_US, 0, 30_000_000, 100 * YEAR_US)
 """Offsets of forged timestamps from the right time."""
 
-OWN_PARTITIONS: Final = 3
-"""Partitions of a byzantine peer in each topic."""
+OWN_PARTITIONS: Final = 3  # partitions of a byzantine peer in each topic
 
 
 class Forger:

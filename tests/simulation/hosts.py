@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 class Host(abc.ABC):
     """A machine with at most one node running."""
 
-    roles: tuple[str, ...] = ()
-    """Roles of its key, in a locked world."""
+    roles: tuple[str, ...] = ()  # roles of its key, in a locked world
 
     def __init__(
         self, cluster: Cluster, name: str, style: str, **patterns: tuple[str, ...]
@@ -50,8 +49,7 @@ class Host(abc.ABC):
         self.permissions = cluster.network.keys.add(name, *self.roles, **patterns)
         self.clock = machine_clock(self.world, self.shape.seed, name, self.shape.faults_s)
         self.lives = 0
-        self.gone = False
-        """It never comes back."""
+        self.gone = False  # it never comes back
 
     @property
     def up(self) -> bool:

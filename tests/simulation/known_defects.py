@@ -44,8 +44,7 @@ class Defect:
 
     name: str
     where: str
-    finds: str
-    """The simulator's finding: a regular expression."""
+    finds: str  # the simulator's finding: a regular expression
     roles: Roles = field(default_factory=Roles)
     changes: Callable[[], Mapping[tuple[ModuleType, str], Any]] = dict
     """Further replacements, by module and name."""

@@ -39,8 +39,7 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.checkers import Checkers
 
-EXTENSION_IDS: Final = b"rpQTsuNOABCIJVX"
-"""Commands that C nodes do not know."""
+EXTENSION_IDS: Final = b"rpQTsuNOABCIJVX"  # commands that C nodes do not know
 
 _ROUND_S: Final = 0.0001
 
@@ -77,12 +76,9 @@ class SimulatedMesh:
         self.alive = True
         self.expected_invalid_count = 0
         self.stalled_until = 0.0
-        self.overdue = 0
-        """Rounds, one after the other, after which something was still due."""
-        self.taken_bytes = 0
-        """Size of the last burst from the queue."""
-        self.put_bytes = 0
-        """Size of writers' records that are not on disk."""
+        self.overdue = 0  # rounds, one after the other, after which something was still due
+        self.taken_bytes = 0  # size of the last burst from the queue
+        self.put_bytes = 0  # size of writers' records that are not on disk
         self._limit_bytes = limit_bytes
         kind = _kind_of(role)
         own_limit = announcement(kind, role.address, limit_bytes)

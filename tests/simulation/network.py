@@ -23,14 +23,9 @@ from tests.simulation.world import World
 if TYPE_CHECKING:
     from tests.simulation.mesh import SimulatedMesh
 
-TOWER: Final = "tower"
-"""Of several, what their names begin with."""
-
-MAX_OVERHEARD: Final = 500
-"""Messages from which a byzantine peer takes what it sends again."""
-
-RECONNECT_S: Final = 0.2
-"""Interval at which a SUB socket tries to connect."""
+TOWER: Final = "tower"  # of several, what their names begin with
+MAX_OVERHEARD: Final = 500  # messages from which a byzantine peer takes what it sends again
+RECONNECT_S: Final = 0.2  # interval at which a SUB socket tries to connect
 
 Fate = Literal["lost", "held"]
 """Fate of a message that cannot pass: TCP holds it back, until a queue is full."""
@@ -45,16 +40,11 @@ class Link:
         self.publisher = publisher
         self.subscriber = subscriber
         self.endpoint = endpoint
-        self.up = True
-        """True while the subscriber receives from it."""
-        self.known = True
-        """True while the publisher sends into it."""
-        self.closed = False
-        """The subscriber has closed its socket, with the messages in it."""
-        self.told: dict[bytes, None] = {}
-        """The subscriptions that have reached the publisher."""
-        self.prefixes: tuple[bytes, ...] = ()
-        """The prefixes that the publisher has granted."""
+        self.up = True  # true while the subscriber receives from it
+        self.known = True  # true while the publisher sends into it
+        self.closed = False  # the subscriber has closed its socket, with the messages in it
+        self.told: dict[bytes, None] = {}  # the subscriptions that have reached the publisher
+        self.prefixes: tuple[bytes, ...] = ()  # the prefixes that the publisher has granted
         self.arrives_at = 0.0
         self.tells_at = 0.0
 
@@ -70,8 +60,7 @@ class Network:
         self._security = SimulatedSecurity(self.keys, TOWER)
         self.overheard: deque[list[bytes]] = deque(maxlen=shape.byzantine and MAX_OVERHEARD)
         """The last messages of any node: a byzantine peer may have recorded them."""
-        self.faulty = True
-        """True while chance may lose, double, delay or corrupt messages."""
+        self.faulty = True  # true while chance may lose, double, delay or corrupt messages
         self.blocks: dict[tuple[str, str], Block] = {}
         """Blocked directions between two machines, each with its end and the fate of messages."""
         self.far_s: dict[str, float] = {}

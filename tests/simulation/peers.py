@@ -29,8 +29,7 @@ class SimulatedPeers:
         self._own = own
         expiry_s = 4 * mesh.network.shape.beacon_s
         self.table = PeerTable(own.node, own.port, expiry_s=expiry_s)
-        self.due = mesh.world.now
-        """When to send a beacon next."""
+        self.due = mesh.world.now  # when to send a beacon next
         self._came: deque[list[bytes]] = deque()
         self._connected = False
 

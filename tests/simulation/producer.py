@@ -28,8 +28,7 @@ class Life:
 
     role: ProducerRole
     asked_at: float
-    asked_end: int
-    """The end at the store with the most records then."""
+    asked_end: int  # the end at the store with the most records then
     mesh: SimulatedMesh | None = None
     resumed_at: int | None = None
 

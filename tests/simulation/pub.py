@@ -11,8 +11,7 @@ class Pub:
     """What ``Subscribers`` and ``send_packed`` ask of an XPUB socket in manual mode."""
 
     def __init__(self) -> None:
-        self.link: Link | None = None
-        """The connection of the last subscription."""
+        self.link: Link | None = None  # the connection of the last subscription
         self.frames: list[bytes] = []
 
     def set(self, option: int, prefix: bytes) -> None:

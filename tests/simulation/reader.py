@@ -21,8 +21,7 @@ from tests.simulation.shape import SINGLE
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
-READS = 3
-"""Ranges read, one after the other, that make it done; more while others are not."""
+READS = 3  # ranges read, one after the other, that make it done; more while others are not
 
 
 class ReaderHost(Host):

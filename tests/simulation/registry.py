@@ -38,11 +38,8 @@ TOPICS = ("t0", "t1", "t2")
 DELETED = ("d0",)
 """Topics that are deleted and created again; their numbers may be assigned again."""
 
-PROPOSALS = 16
-"""Changes that each gateway proposes while there are faults."""
-
-STEP_S = (0.005, 0.05)
-"""Bounds of the pause between two steps of a gateway."""
+PROPOSALS = 16  # changes that each gateway proposes while there are faults
+STEP_S = (0.005, 0.05)  # bounds of the pause between two steps of a gateway
 
 
 class DiskLog:

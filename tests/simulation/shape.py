@@ -63,37 +63,27 @@ class Shape:
     seed: int
     topics: tuple[str, ...]
     stores: int
-    late_stores: int
-    """Of the stores, how many come only when some time has passed."""
+    late_stores: int  # of the stores, how many come only when some time has passed
     producers: int
     writers: int
-    queries: int
-    """Writers of transactions, each once."""
+    queries: int  # writers of transactions, each once
     consumers: int
     readers: int
-    records: int
-    """Number of records of each producer and writer."""
-    value_bytes: int
-    """Longest value."""
-    burst: int
-    """Records published at once, at the most."""
-    faults_s: float
-    """Duration of the faults."""
+    records: int  # number of records of each producer and writer
+    value_bytes: int  # longest value
+    burst: int  # records published at once, at the most
+    faults_s: float  # duration of the faults
     acks: int
-    urgent: float
-    """Share of bursts after which an application waits in ``flush``."""
+    urgent: float  # share of bursts after which an application waits in ``flush``
     max_unacked: int
     max_queued: int
     styles: tuple[str, ...]
     beacon_s: float
     sync_s: float
     high_water_mark: int
-    disk_s: float
-    """Longest append."""
-    delay_s: float
-    """Longest delay of a message without a fault."""
-    lag_s: float
-    """Longest delay until a node processes an arrival."""
+    disk_s: float  # longest append
+    delay_s: float  # longest delay of a message without a fault
+    lag_s: float  # longest delay until a node processes an arrival
     loss: float
     double: float
     reorder: float
@@ -107,25 +97,18 @@ class Shape:
     towers: int
     tower_every_s: float
     trim_every_s: float
-    retains: bool
-    """Stores trim also what others lack: each has a retention of its own."""
-    latest: float
-    """The share of consumers that begin at the end."""
+    retains: bool  # stores trim also what others lack: each has a retention of its own
+    latest: float  # the share of consumers that begin at the end
     leaves: float
     """The share of producers that end for good: when all is acknowledged, or when they crash."""
-    another_every_s: float
-    """Mean interval at which a producer is started again while it runs."""
-    replaced_every_s: float
-    """Mean interval at which a store's disk is copied, or lost and restored."""
+    another_every_s: float  # mean interval at which a producer is started again while it runs
+    replaced_every_s: float  # mean interval at which a store's disk is copied, or lost and restored
     limit_bytes: int
     """The largest record that some of the consumers take; 0: that all take every one."""
     limits: Mapping[tuple[ModuleType, str], int] = field(repr=False)
-    locked: bool = False
-    """Each node has a key, and is believed what that allows."""
-    byzantine: int = 0
-    """Peers that have a key of the cluster and do what they may not."""
-    attack_every_s: float = 0.0
-    """Mean interval of each one's actions."""
+    locked: bool = False  # each node has a key, and is believed what that allows
+    byzantine: int = 0  # peers that have a key of the cluster and do what they may not
+    attack_every_s: float = 0.0  # mean interval of each one's actions
 
     def describe(self) -> list[str]:
         """The shape in lines, for people."""

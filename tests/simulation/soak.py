@@ -17,11 +17,8 @@ from tests.simulation.checkers import DOUBLED, LOST
 from tests.simulation.cluster import simulate
 from tests.simulation.world import SimulationError
 
-BATCH = 50
-"""Seeds of one progress report."""
-
-MAX_FAILURES = 20
-"""Failing seeds after which a soak ends: they have one cause."""
+BATCH = 50  # seeds of one progress report
+MAX_FAILURES = 20  # failing seeds after which a soak ends: they have one cause
 
 
 @dataclass

@@ -12,8 +12,7 @@ from tests.simulation.known_defects import DEFECTS, DOORS, LOCKED, WRONG, Defect
 from tests.simulation.shape import limited
 from tests.simulation.world import SimulationError
 
-SEEDS = 60
-"""Each defect is found within this number of seeds from its first one; most within five."""
+SEEDS = 60  # each defect is found within this number of seeds from its first one; most within five
 
 OPEN: dict[str, Any] = {"locked": False, "byzantine": 0}
 """The shape for defects that do not concern keys."""

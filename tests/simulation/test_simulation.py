@@ -13,8 +13,7 @@ from tests.simulation.byzantine import KINDS
 from tests.simulation.cluster import simulate
 from tests.simulation.soak import BATCH, Report, simulate_batch
 
-FIRST = 300
-"""Fifty seeds from here on have every kind of fault."""
+FIRST = 300  # fifty seeds from here on have every kind of fault
 
 SEEDS = 300
 QUICK_SEEDS = 50

@@ -23,12 +23,9 @@ class World:
     def __init__(self, seed: int, write: Callable[[str], object] | None = None) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.faults: Counter[str] = Counter()
-        """Number of injected faults, by kind."""
-        self.sent: Counter[str] = Counter()
-        """Messages of byzantine peers, by kind."""
-        self.refused: Counter[str] = Counter()
-        """Refused messages of byzantine peers, by kind."""
+        self.faults: Counter[str] = Counter()  # number of injected faults, by kind
+        self.sent: Counter[str] = Counter()  # messages of byzantine peers, by kind
+        self.refused: Counter[str] = Counter()  # refused messages of byzantine peers, by kind
         self.steps = 0
         self._failure: SimulationError | None = None
         self._write = write

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
     from tests.simulation.hosts import StoreHost
 
-WINDOW = 4
-"""Puts under way at one time."""
+WINDOW = 4  # puts under way at one time
 
 
 class Hosted:

@@ -23,8 +23,7 @@ from tests.spark.topics import Topics, finish, texts
 
 PROGRAM = ("README.md", "One program")
 
-Names = dict[str, Any]
-"""The globals of an example."""
+Names = dict[str, Any]  # the globals of an example
 
 
 @pytest.fixture

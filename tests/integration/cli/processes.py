@@ -23,8 +23,7 @@ from tests.forked import Forked
 # Generous: only failures and busy machines need all of it.
 PATIENCE_S = 60.0
 
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
-"""Of a terminal: colours and the like."""
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal: colours and the like
 
 ANY_PORTS = ("--sub-address", "tcp://127.0.0.1:0", "--pub-address", "tcp://127.0.0.1:*")
 

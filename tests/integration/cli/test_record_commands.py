@@ -299,8 +299,7 @@ def test_input_without_an_end_of_line_is_refused(tower: str) -> None:
         assert producer.err.rest()[-1].startswith(b"dafka: line 2 of the input is longer")
 
 
-LARGE_MB = 100
-"""Above what every store takes, some 5 MB, and far above what is read ahead."""
+LARGE_MB = 100  # above what every store takes, some 5 MB, and far above what is read ahead
 
 
 def test_a_line_above_a_stores_limit_is_not_read_to_its_end(

@@ -58,8 +58,7 @@ class Served(StoreDouble):
         self.log.append([timed(tp, self.log.end(tp), *times_ms)])
 
 
-Serve = Callable[[str], Served]
-"""Starts a store, by name."""
+Serve = Callable[[str], Served]  # starts a store, by name
 
 
 class Mesh(MemoryReader):

@@ -164,8 +164,7 @@ def test_stores_without_an_answer(one: Served) -> None:
     assert asked([], [], TIMEOUT_S, NO_KEYS) == []
 
 
-LONG_MS = "60000"
-"""Enough on a busy machine for everything that a test waits for."""
+LONG_MS = "60000"  # enough on a busy machine for everything that a test waits for
 
 
 def planned(**given: str) -> object:

@@ -138,12 +138,11 @@ def test_a_query_ends_without_a_store_that_takes_reports(
     c_node: Mesh, patch: Patch, logged: Logged
 ) -> None:
     patch.setattr(progress_publisher, "EVERY_S", 3_600.0)
+    patch.setattr(timing, "REQUEST_TIMEOUT_S", 3_600.0)  # which it does not wait
     stream = named(c_node)
     stream.prepareForTriggerAvailableNow()
     at = everything(stream)
-    began = time.monotonic()
     assert stream.latestOffset(at, ALL) == at
-    assert time.monotonic() - began < timing.REQUEST_TIMEOUT_S
     assert WARNING in logged.text
 
 

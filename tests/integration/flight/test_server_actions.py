@@ -135,7 +135,7 @@ def test_a_wait_ends_when_its_time_has_passed(served: Served, client: StoreClien
     served.extend(5)
     before = time.monotonic()
     assert client.wait(TP, 6, timeout_s=0.2) == 5
-    assert 0.2 <= time.monotonic() - before < 5
+    assert time.monotonic() - before >= 0.2
     assert client.wait(TopicPartition("none", PARTITION), 6, timeout_s=0) == 0
 
 
@@ -315,7 +315,7 @@ def test_a_watch_ends_when_its_time_has_passed(served: Served, client: StoreClie
     cursor = client.watch(None, "", **NO_TIME).cursor
     before = time.monotonic()
     found = client.watch(None, cursor, wait_s=0.2, timeout_s=PATIENCE_S)
-    assert 0.2 <= time.monotonic() - before < 5
+    assert time.monotonic() - before >= 0.2
     assert (found.complete, found.heads, found.cursor) == (False, (), cursor)
 
 

@@ -14,8 +14,7 @@ from dafka_kafka.records.record_batch import decode_batches
 from tests.integration.kafka.one_request import told
 from tests.unit.kafka.records.batches import Parts, by_aiokafka
 
-CLOSED: Final = "closed"
-"""The server closed the connection instead of an answer."""
+CLOSED: Final = "closed"  # the server closed the connection instead of an answer
 
 Headers = Sequence[tuple[str, bytes | None]]
 Record = tuple[int, bytes | None, bytes | None, Headers]

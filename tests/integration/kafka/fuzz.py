@@ -17,11 +17,8 @@ from typing import Final
 from dafka_core import EmbeddedCluster
 from tests.integration.kafka.malformed import malformed
 
-WAIT_S: Final = 1.0
-"""Timeout of an answer: a mutated request may ask to wait for hours."""
-
-ANSWER_S: Final = 60.0
-"""Timeout of a well-formed request on a busy machine."""
+WAIT_S: Final = 1.0  # timeout of an answer: a mutated request may ask to wait for hours
+ANSWER_S: Final = 60.0  # timeout of a well-formed request on a busy machine
 
 THREADS: Final = 4
 LAST: Final = 0x5EAF00D
@@ -37,8 +34,7 @@ class Outcomes:
     answered: int = 0
     closed: int = 0
     cut: int = 0
-    waiting: int = 0
-    """Requests without an answer, while another client got one."""
+    waiting: int = 0  # requests without an answer, while another client got one
     hung: list[str] = field(default_factory=list)
     """Seeds of requests after which no client got an answer."""
 

@@ -28,8 +28,7 @@ class NumberWriter:
     ) -> None:
         self.partitions = partitions
         self.sent = 0
-        self.acknowledged: dict[int, tuple[int, int]] = {}
-        """Partition and offset of each number."""
+        self.acknowledged: dict[int, tuple[int, int]] = {}  # partition and offset of each number
         self.acknowledged_s = [0.0] * partitions
         """The time of the last acknowledgement, by partition."""
         self.errors: list[KafkaError] = []

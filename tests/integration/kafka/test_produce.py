@@ -292,8 +292,7 @@ def test_what_was_written_once_is_known_after_a_restart(store: Store) -> None:
     assert len(stored(store)) == 30
 
 
-VALUES = [bytes(1 << 20)] * 65
-"""More than 64 MiB, which every codec compresses well."""
+VALUES = [bytes(1 << 20)] * 65  # more than 64 MiB, which every codec compresses well
 
 LZ4, ZSTD = 3, 4
 

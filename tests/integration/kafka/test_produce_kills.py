@@ -92,8 +92,7 @@ def test_each_partition_of_a_killed_gateway_is_written_soon_after_it_returns(
 
 # -- partitions that are written at another gateway ------------------------------------------------
 
-Seen = dict[tuple[int, int], int]
-"""Numbers by partition and offset."""
+Seen = dict[tuple[int, int], int]  # numbers by partition and offset
 
 
 class VotedCluster(ForkedCluster):

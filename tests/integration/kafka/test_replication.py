@@ -6,7 +6,6 @@ Consumers read what enough stores have.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -95,9 +94,7 @@ def test_records_are_at_the_other_store_when_the_wait_ends(
 def test_what_is_not_there_in_time_is_told(
     store: Store, second: Store, replication: Replication
 ) -> None:
-    began = time.monotonic()
     assert not asyncio.run(replication.wait({TP: put(store, TP) + 1}, 0.3))
-    assert time.monotonic() - began < 5
 
 
 def test_other_records_at_the_same_offsets_are_no_copies(

@@ -40,8 +40,7 @@ class Connection(NamedTuple):
     """Which one runs: one that sends again, that probes a closed window or that keeps alive."""
 
     due_s: float
-    unanswered: int
-    """Probes that nothing came back for."""
+    unanswered: int  # probes that nothing came back for
 
     @property
     def asks_within_s(self) -> float | None:

@@ -9,8 +9,7 @@ from dafka_core import Consumer, Producer, Store
 from dafka_core.model.records import TopicPartition
 from tests.integration.nodes.peers import PATIENCE_S
 
-Place = tuple[str, str, int, bytes | None]
-"""A record's topic, partition, offset and value."""
+Place = tuple[str, str, int, bytes | None]  # a record's topic, partition, offset and value
 
 
 def polled(consumer: Consumer, timeout_s: float = 30.0) -> Place | None:

@@ -24,14 +24,9 @@ from tests.integration.nodes.content import flushed, polled, stored
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import client_of, read
 
-BLOCKS = [b"large %d " % number * 100 for number in range(300)]
-"""Records of several blocks."""
-
-GROUPED = [b"small %d " % number for number in range(3)]
-"""Records that stay in the append area."""
-
-DIRECTORY_AT = -96
-"""Where the directory of their group is, or a header, before the second of them."""
+BLOCKS = [b"large %d " % number * 100 for number in range(300)]  # records of several blocks
+GROUPED = [b"small %d " % number for number in range(3)]  # records that stay in the append area
+DIRECTORY_AT = -96  # where the directory of their group is, or a header, before the second of them
 
 Produce = Callable[..., Producer]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -85,6 +84,7 @@ def test_records_beyond_the_rules_are_trimmed(log: Log, caplog: pytest.LogCaptur
 def test_with_other_rules_it_does_not_wait_for_its_time(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor does its end."""
     monkeypatch.setattr(maintenance, "INTERVAL_S", 3600)
     for _ in range(10):
         put(log)
@@ -94,8 +94,6 @@ def test_with_other_rules_it_does_not_wait_for_its_time(
         thread.replace(parse_rules("t=25kB"))
         wait_until(lambda: earliest(log) == 70)
         wait_until(lambda: thread.given_up == 70)
-        started = time.monotonic()
-    assert time.monotonic() - started < 5
 
 
 def test_rules_that_were_set_are_kept_until_they_are_reset(
@@ -339,14 +337,12 @@ def test_a_failing_disk_is_logged_and_retried(
     ] * 3
 
 
-def test_merging_ends_quickly(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "IDLE_S", 60)
+def test_merging_ends_while_it_pauses(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "IDLE_S", 3600)
     merger = MergeThread(log)
     wait_until(lambda: not log.merge_step())
-    started = time.monotonic()
     merger.close()
     merger.close()
-    assert time.monotonic() - started < 5
 
 
 def test_merging_ends_with_its_log(log: Log) -> None:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -166,16 +165,13 @@ def test_closing_without_acknowledgements_is_an_error(tower: str) -> None:
 
 
 def test_an_error_of_the_application_is_not_hidden(tower: str) -> None:
-    begun = time.monotonic()
-
     def fail() -> None:
-        with Producer("t", tower=tower) as producer:
+        with Producer("t", tower=tower, close_timeout_s=3_600) as producer:
             producer.publish(b"0")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,7 @@ from tests.open_files import no_open_file_left
 
 RECEIVE_MS = 30_000
 
-SILENT = "127.0.0.1:1:2"
-"""Where no tower is."""
+SILENT = "127.0.0.1:1:2"  # where no tower is
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from tests.integration.ops.conftest import ask
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 RULES = (DEPLOY / "prometheus/dafka_rules.yml").read_text("utf-8")
 
-GIVEN = {"job", "instance"}
-"""Labels that Prometheus adds."""
+GIVEN = {"job", "instance"}  # labels that Prometheus adds
 
 VALUES = {
     "kind": {"store", "producer", "consumer", "tower", "gateway"},

@@ -34,8 +34,7 @@ def log(tmp_path: Path) -> Log:
     return opened
 
 
-CHURN_BYTES = 1_500_000
-"""Return the bytes that a round of ``churn`` writes."""
+CHURN_BYTES = 1_500_000  # bytes that a round of ``churn`` writes
 
 
 def churn(log: Log) -> None:

@@ -97,8 +97,7 @@ class LogSteps(RuleBasedStateMachine):
         """Partition and first offset of the records set aside, with their values and times."""
         self.replaced: set[TopicPartition] = set()
         self.newest_us = {P: 0, Q: 0}
-        self.moment = ExitStack()
-        """An open snapshot of the log, and what it had when it was opened."""
+        self.moment = ExitStack()  # an open snapshot of the log, and what it had when it was opened
         self.snapshot: Snapshot | None = None
         self.seen: list[object] = []
 

@@ -21,8 +21,7 @@ from tests.simulation.scripts.script import Script, ScriptedStore, tp_of, values
 TP, OTHER = tp_of("p"), tp_of("other")
 PEER = "C" * 32
 
-Sent = Callable[..., None]
-"""A function that has records arrive."""
+Sent = Callable[..., None]  # a function that has records arrive
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from tests.spark import drivers
 
 ROOT = Path(__file__).parents[3]
 
-TIMEOUT_S = 560
-"""All rows take two minutes, and several times that on a busy machine."""
+TIMEOUT_S = 560  # all rows take two minutes, and several times that on a busy machine
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 
@@ -28,11 +27,8 @@ FIGURES = {
 }  # fmt: skip
 """The number of figures of each row."""
 
-BESIDE_A_BROKER = ["kafka", "kafka_latency"]
-"""They need Apache Kafka, and so Maven."""
-
-QUICK = ["mesh"]
-"""The one without Spark."""
+BESIDE_A_BROKER = ["kafka", "kafka_latency"]  # they need Apache Kafka, and so Maven
+QUICK = ["mesh"]  # the one without Spark
 
 OTHERS = [row for row in ROWS if row not in (*QUICK, *BESIDE_A_BROKER)]
 

@@ -119,8 +119,7 @@ def test_sorted_rows_are_grouped_across_batches() -> None:
     assert [*grouped([], ("a",))] == []
 
 
-RUNS_TWICE = re.compile("query runs twice|[Cc]oncurrent")
-"""The message of the sink, or of Spark."""
+RUNS_TWICE = re.compile("query runs twice|[Cc]oncurrent")  # the message of the sink, or of Spark
 
 MKDIR = "An error occurred while calling o1.start.\n: java.io.IOException: mkdir failed\n\tat a.B"
 FENCED = "dafka_core.errors.FencedError: topic 't': another attempt\n\nat b.C"

@@ -282,10 +282,10 @@ def test_a_value_needs_one_and_may_have_a_registrys_header() -> None:
     ],
 )
 def test_a_schema_by_which_few_octets_are_much_is_refused(schema: Any, expected: str) -> None:
-    began = time.monotonic()
+    began_s = time.process_time()
     with pytest.raises(ValueError, match=expected):
         decoding.avro_rows(b"\x02" * 100_000, json.dumps(schema))
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began_s < 10
 
 
 def test_a_schema_that_is_too_deep_or_too_long_is_refused() -> None:

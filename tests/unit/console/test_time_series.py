@@ -8,8 +8,7 @@ from dafka_console import time_series
 from dafka_console.time_series import POINTS, WINDOWS, TimeSeries
 from dafka_core.errors import InvalidRequestError
 
-START = 562_172 * 3_024
-"""A multiple of each window's step."""
+START = 562_172 * 3_024  # a multiple of each window's step
 
 
 def test_each_window_has_the_means_of_its_steps() -> None:

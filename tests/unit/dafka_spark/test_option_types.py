@@ -35,8 +35,7 @@ NEW_YEAR_US = 1_767_225_600_000_000
 NEW_YEAR = Position(TIME, NEW_YEAR_US)
 DIGITS = "9" * 5_000
 """More than Python parses as a number."""
-DEEP = '{"t": ' + "[" * 100_000
-"""Deeper than Python's JSON parser goes."""
+DEEP = '{"t": ' + "[" * 100_000  # deeper than Python's JSON parser goes
 
 
 def parse(kind: str, value: str) -> Any:
@@ -170,8 +169,7 @@ def test_any_text_is_parsed_or_refused_with_a_value_error(text: str) -> None:
         assert all(each.number >= 0 for each in found)
 
 
-PLAUSIBLE_S = st.integers(978_307_200, 4_133_980_799)
-"""The years 2001 to 2100."""
+PLAUSIBLE_S = st.integers(978_307_200, 4_133_980_799)  # the years 2001 to 2100
 
 
 @given(

@@ -148,7 +148,7 @@ def test_a_small_batch_waits_for_more(source: MemoryReader) -> None:
     began, third = time.monotonic(), second
     while third == second:
         third = json_round(stream.latestOffset(second, limit))
-        assert time.monotonic() < began + 10
+        assert time.monotonic() < began + 60
     assert time.monotonic() - began > 0.2
     assert planned(stream, second, third) == {("A", 20, 21)}
     source.add(A, 1)

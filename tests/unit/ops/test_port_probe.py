@@ -29,8 +29,7 @@ from dafka_core.ops.port_probe import (
     socket_type,
 )
 
-PATIENCE_S = 10.0
-"""Longer than any answer on a loaded machine takes."""
+PATIENCE_S = 10.0  # longer than any answer on a loaded machine takes
 
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x04XPUB"
 

@@ -21,8 +21,7 @@ from dafka_core.security.permissions import (
 )
 from tests.unit.protocol.vectors import VECTORS
 
-OWN, OTHERS, STORES = "A" * 12, "B" * 12, "C" * 12
-"""Prefixes of addresses."""
+OWN, OTHERS, STORES = "A" * 12, "B" * 12, "C" * 12  # prefixes of addresses
 
 OWNER = Permissions("owner", frozenset({PRODUCE}), produce=("t",), prefix=OWN)
 THIEF = Permissions("thief", frozenset({PRODUCE, CONSUME}), ("x",), ("x",), prefix=OTHERS)

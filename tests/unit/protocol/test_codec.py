@@ -138,8 +138,7 @@ def test_missing_and_further_frames_and_bytes(vector: Vector) -> None:
             decode(each)
 
 
-HEAD = "01 01 50 01 74 0000000000000000"
-"""A head of topic t, from its version on."""
+HEAD = "01 01 50 01 74 0000000000000000"  # a head of topic t, from its version on
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ ZOMBIE = Epoch(2, 0x1, 2, 5, A.digest)
 """Another life that began where B did, and lost: its id is smaller."""
 LOSER = Epoch(2, 0xF, 1, 5, A.digest)
 """Another one, with a greater id: it loses only to what comes after B."""
-PRODUCER = EpochId(9, 0x99, 2)
-"""One that is about to begin."""
+PRODUCER = EpochId(9, 0x99, 2)  # one that is about to begin
 
 
 class Store:
@@ -631,8 +630,7 @@ def test_a_store_replaces_a_winner_that_has_lost_itself() -> None:
 
 # -- records that clients write in a life that is not the store's own ------------------------------
 
-LEADER = Epoch(9, 0x99, 2, 0, 0)
-"""The carrier of a client's life: the store finds the parent."""
+LEADER = Epoch(9, 0x99, 2, 0, 0)  # the carrier of a client's life: the store finds the parent
 
 
 def given(start: int, end: int, *, begin: Epoch = LEADER) -> RecordBatch:

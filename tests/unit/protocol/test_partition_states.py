@@ -46,8 +46,7 @@ class Reaction(NamedTuple):
     action: str = ""
 
 
-Table = dict[tuple[str, str], Reaction]
-"""By state and event."""
+Table = dict[tuple[str, str], Reaction]  # by state and event
 
 Seen = dict[tuple[str, str], set[str]]
 

@@ -73,8 +73,7 @@ def test_a_batch_continues_a_partial_transaction_or_proves_it_complete() -> None
         assert (made.staged, made.visible_end) == (None, end)
 
 
-HOSTED = EpochId(1, 0, 1)
-"""The first life of what clients write to the store."""
+HOSTED = EpochId(1, 0, 1)  # the first life of what clients write to the store
 
 HEAD = [Head(TOPIC, PARTITION, 9)]
 

@@ -22,8 +22,7 @@ from tests.integration.kafka.locked import Login
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 60.0
-"""Timeout of any operation on a busy machine."""
+PATIENCE_S: Final = 60.0  # timeout of any operation on a busy machine
 
 
 class Sent(NamedTuple):

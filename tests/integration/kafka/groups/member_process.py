@@ -23,8 +23,7 @@ OPTIONS: dict[str, Any] = {
 }
 """Options of Python's libraries."""
 
-Read = list[tuple[int, int]]
-"""Partitions and offsets."""
+Read = list[tuple[int, int]]  # partitions and offsets
 
 ended: list[int] = []
 

@@ -14,8 +14,7 @@ from dafka_core.system.closing import Closing
 
 PROGRAM = Path(__file__).with_name("member_process.py")
 
-Read = tuple[int, int]
-"""A partition number and an offset."""
+Read = tuple[int, int]  # a partition number and an offset
 
 
 class MemberProcess(Closing):
