@@ -1,12 +1,11 @@
-"""Kafka's error codes, refusals of requests, and errors in records."""
+"""Kafka's error codes, and refusals of requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Final
-
-from dafka_core.errors import DafkaError
 
 
 class KafkaError(IntEnum):
@@ -80,25 +79,15 @@ class RefusedError(Exception):
     code: int
     why: str
 
-
-CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"  # the bytes were damaged on their way: clients retry
-
-INVALID_RECORD: Final = "INVALID_RECORD"
-"""The bytes are as they were sent, and invalid: a retry would fail again."""
-
-MESSAGE_TOO_LARGE: Final = "MESSAGE_TOO_LARGE"
-"""Valid, but too large: Java's producer splits the batch and sends the parts."""
-
-UNSUPPORTED_COMPRESSION_TYPE: Final = "UNSUPPORTED_COMPRESSION_TYPE"
+    def __str__(self) -> str:
+        return self.why
 
 
-@dataclass(eq=False)
-class CorruptRecordsError(DafkaError, ValueError):
-    """Bytes that are not Kafka records; the only error that decoding raises.
+corrupt_message: Final = partial(RefusedError, KafkaError.CORRUPT_MESSAGE)
+"""Refuses bytes that were damaged on their way: clients retry."""
 
-    ``error`` is the name of the Kafka error that the client gets.
-    """
+invalid_record: Final = partial(RefusedError, KafkaError.INVALID_RECORD)
+"""Refuses bytes that are as they were sent, and invalid: a retry would fail again."""
 
-    sentence = "{reason} (Kafka's error {error})"
-    error: str
-    reason: str
+too_large: Final = partial(RefusedError, KafkaError.MESSAGE_TOO_LARGE)
+"""Refuses what is valid, but too large: Java's producer splits the batch and sends the parts."""

@@ -340,7 +340,7 @@ class RegistryLease:
                 proposal.change(pending)
             except RefusedError as error:
                 proposal.complete(error)
-        records = pending.records()
+        records = pending.records
         if not records and self._log.unsettled_since is None:
             self._complete()
             return NOTHING_TO_WRITE
@@ -405,52 +405,43 @@ def _disagreement(why: str) -> RefusedError:
 
 
 class PendingChanges:
-    """The current registry plus the changes proposed to it."""
+    """The records of the proposed changes, and the registry as it will be with them."""
 
     def __init__(self, table: RegistryTable) -> None:
-        self._table = table
-        self._added: dict[str, list[NumberedPartition]] = {}
-        self._names: set[TopicPartition] = set()
-        self._deleted: dict[str, Mapping[str, int]] = {}
-        self._configs: dict[str, Mapping[str, int]] = {}
-        self._leads: dict[str, Lead] = {}
+        self.table = table.copy()
+        self.records: list[RegistryRecord] = []
 
     def lead(self, lead: Lead, previous: Lead | None) -> None:
         """Replace the previous leader of a gateway's partitions; refuse if that is another one."""
-        known = self._leads.get(lead.owner, self._table.leads.get(lead.owner))
+        known = self.table.leads.get(lead.owner)
         if known is not None and known.life == lead.life:  # proposed by an interrupted lease
             return
         if known != previous:
             why = f"the partitions of gateway {lead.owner} have a new leader"
             raise RefusedError(KafkaError.NOT_CONTROLLER, why)
-        self._leads[lead.owner] = lead
-
-    def partitions(self, topic: str) -> Sequence[NumberedPartition]:
-        """Return a topic's partitions, with pending ones."""
-        known = () if topic in self._deleted else self._table.partitions(topic)
-        return (*known, *self._added.get(topic, ()))
+        owner, leader, life, stores, _ = lead
+        self._add([RegistryRecord(owner=owner, leader=leader, life=life, stores=stores)])
 
     def delete(self, topic: str, held: Iterable[PartitionInfo]) -> None:
         """Delete a topic's numbers; ``held`` are its partitions that have, or had, records."""
-        deleted = dict(self._deleted.get(topic, {}))
-        deleted |= {each.address: 0 for each in self.partitions(topic)}
-        self._names.difference_update(each.tp for each in self._added.pop(topic, ()))
-        self._deleted[topic] = deleted | {info.partition: info.end for info in held}
-        self._configs.pop(topic, None)
+        ends = {each.address: 0 for each in self.table.partitions(topic)}
+        self._add(deletion_records(topic, ends | {info.partition: info.end for info in held}))
 
     def configure(self, topic: str, changes: Mapping[str, int | None]) -> None:
         """Set configs of a topic; None removes one."""
-        known = {} if topic in self._deleted else self._table.configs(topic)
-        merged = {**self._configs.get(topic, known), **changes}
-        self._configs[topic] = {name: value for name, value in merged.items() if value is not None}
+        merged = {**self.table.configs(topic), **changes}
+        configs = {name: value for name, value in merged.items() if value is not None}
+        self._add([RegistryRecord(topic=topic, configs=configs)])
 
     def host(self, topic: str, count: int, gateways: Sequence[str]) -> list[str]:
         """Add partitions hosted by the gateways in turn; return their addresses."""
-        known = len(self.partitions(topic))
-        added = [new_address() for _ in range(count)]
-        for number, address in enumerate(added, known):
-            self._add(topic, number, address, gateways[number % len(gateways)], hosted=True)
-        return added
+        known = len(self.table.partitions(topic))
+        added = [
+            NumberedPartition(topic, number, new_address(), gateways[number % len(gateways)])
+            for number in range(known, known + count)
+        ]
+        self._assign(topic, added)
+        return [each.address for each in added]
 
     def adopt(self, found: Iterable[TopicPartition], hosts: Callable[[str], Sequence[str]]) -> None:
         """Add partitions of Dafka producers that have no number.
@@ -458,39 +449,30 @@ class PendingChanges:
         ``hosts`` ranks the gateways for a partition. Its owner is the first that hosts another
         partition of the topic, since any other has nowhere to write.
         """
-        counts: dict[str, int] = {}
-        hosting: dict[str, set[str]] = {}
+        new: dict[str, dict[TopicPartition, None]] = {}
         for tp in found:
-            is_known = tp in self._names or self._table.number(tp) is not None
-            if is_known or self._table.deleted_end(tp) == MAX_END:
-                continue
-            if tp.topic not in counts:
-                known = self.partitions(tp.topic)
-                counts[tp.topic] = len(known)
-                hosting[tp.topic] = {each.gateway for each in known if each.hosted}
-            number, nearest = counts[tp.topic], hosts(str(tp))
-            gateway = next((each for each in nearest if each in hosting[tp.topic]), nearest[0])
-            self._add(tp.topic, number, tp.partition, gateway, hosted=False)
-            counts[tp.topic] += 1
+            if self.table.number(tp) is None and self.table.deleted_end(tp) != MAX_END:
+                new.setdefault(tp.topic, {})[tp] = None
+        for topic, tps in new.items():
+            known = self.table.partitions(topic)
+            hosting = {each.gateway for each in known if each.hosted}
+            added = []
+            for number, tp in enumerate(tps, len(known)):
+                nearest = hosts(str(tp))
+                gateway = next((each for each in nearest if each in hosting), nearest[0])
+                added.append(NumberedPartition(topic, number, tp.partition, gateway, hosted=False))
+            self._assign(topic, added)
 
-    def records(self) -> list[RegistryRecord]:
-        """Return the records to write."""
-        deleted = (deletion_records(*each) for each in self._deleted.items())
-        added = (assignment_records(*each) for each in self._added.items())
-        configs = [RegistryRecord(topic=topic, configs={**c}) for topic, c in self._configs.items()]
-        leads = [
-            RegistryRecord(owner=each.owner, leader=each.leader, life=each.life, stores=each.stores)
-            for each in self._leads.values()
-        ]
-        return [record for records in (*deleted, *added, configs, leads) for record in records]
-
-    def _add(self, topic: str, number: int, address: str, gateway: str, *, hosted: bool) -> None:
-        if len(self._table) + len(self._names) >= MAX_PARTITIONS:
+    def _assign(self, topic: str, added: Sequence[NumberedPartition]) -> None:
+        if len(self.table) + len(added) > MAX_PARTITIONS:
             why = f"{MAX_PARTITIONS} partitions have a number for Kafka clients, as many as may"
             raise RefusedError(KafkaError.POLICY_VIOLATION, why)
-        new = NumberedPartition(topic, number, address, gateway, hosted)
-        self._added.setdefault(topic, []).append(new)
-        self._names.add(new.tp)
+        self._add(assignment_records(topic, added))
+
+    def _add(self, records: Iterable[RegistryRecord]) -> None:
+        for each in records:
+            self.records.append(each)
+            self.table.apply(each)
 
 
 POLL_S: Final = 0.5  # interval of the search for new partitions of Dafka producers
@@ -627,11 +609,11 @@ class PartitionRegistry:
         mine: set[str] = set()  # added under an interrupted lease, and perhaps committed
 
         def change(pending: PendingChanges) -> None:
-            known = pending.partitions(topic)
+            known = pending.table.partitions(topic)
             if new and mine.isdisjoint(map(ADDRESS, known)) and (known or self.exists(topic)):
                 raise RefusedError(KafkaError.TOPIC_ALREADY_EXISTS, f"topic {topic!r} exists")
             self._adopt(pending, topic)
-            hosted = sum(each.hosted for each in pending.partitions(topic))
+            hosted = sum(each.hosted for each in pending.table.partitions(topic))
             mine.update(pending.host(topic, count - hosted, gateways or self._hosts(topic)))
             if configs:
                 pending.configure(topic, configs)
@@ -643,7 +625,7 @@ class PartitionRegistry:
 
         def change(pending: PendingChanges) -> None:
             self._adopt(pending, topic)
-            if not pending.partitions(topic):
+            if not pending.table.partitions(topic):
                 raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
             pending.configure(topic, changes)
 
@@ -657,7 +639,7 @@ class PartitionRegistry:
             if not self.exists(topic):
                 raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
             self._adopt(pending, topic)
-            found = pending.partitions(topic)
+            found = pending.table.partitions(topic)
             known = len(found)
             if count <= known and mine.isdisjoint(map(ADDRESS, found)):
                 why = f"topic {topic!r} has {known} partitions, and {count} are not more"

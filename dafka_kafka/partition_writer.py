@@ -21,7 +21,7 @@ from dafka_core.model.log_entries import NotedBatch
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Longs, Values
 from dafka_core.nodes.append_queue import Addition
-from dafka_kafka.errors import CorruptRecordsError, KafkaError, RefusedError
+from dafka_kafka.errors import KafkaError, RefusedError, invalid_record, too_large
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.journal import Entry
 from dafka_kafka.leaders import Term
@@ -33,7 +33,7 @@ from dafka_kafka.producer_states import (
     notes_of,
 )
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.kafka_batch import KafkaBatch, contents_of, times_of
+from dafka_kafka.records.kafka_batch import BatchHead, KafkaBatch, contents_of, times_of
 from dafka_kafka.records.record_batch import (
     MAGIC,
     MOST,
@@ -165,7 +165,7 @@ def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
         return None
     try:
         opened = open_record_batch(octets, SMALL_BYTES)
-        _check(opened, version)
+        _check(opened.head, version)
     except Exception:  # noqa: BLE001 -- ``produced_records`` reports what is wrong
         return None
     return opened
@@ -173,7 +173,7 @@ def _opened(octets: memoryview, version: int) -> OpenedBatch | None:
 
 def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[ProducedRecords | None]:
     """Return the records of each batch; None if any is invalid."""
-    counts = [each.count for each in batches]
+    counts = [each.record_count for each in batches]
     few = None
     try:
         if sum(counts) <= MOST:
@@ -192,12 +192,13 @@ def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[Prod
     decoded = DecodedRecords(contents, stamps_ms)
     bounds = [*accumulate(counts, initial=0)]
     latest = np.maximum.reduceat(stamps_ms, bounds[:-1]).tolist()
-    each = zip(batches, repeat(decoded), bounds[:-1], bounds[1:], latest, strict=False)
+    heads = [each.head for each in batches]
+    each = zip(heads, repeat(decoded), bounds[:-1], bounds[1:], latest, strict=False)
     return starmap(_produced, each)
 
 
 def _decoded_few(batches: Sequence[OpenedBatch]) -> tuple[Values, Longs] | None:
-    found = [decode_few(each.records, each.count) for each in batches]
+    found = [decode_few(each.records, each.record_count) for each in batches]
     if None in found:
         return None
     contents = [value for each in found if each for value in each[0]]
@@ -214,29 +215,26 @@ def produced_records(octets: memoryview, version: int, limit_bytes: int) -> Prod
     Raises:
         RefusedError: they are invalid, with the Kafka error.
     """
-    try:
-        batches = _batches(octets, version)
-        contents = Values.concat([each.contents() for each in batches])
-    except CorruptRecordsError as error:
-        raise RefusedError(KafkaError[error.error], error.reason) from error
+    batches = _batches(octets, version)
+    contents = Values.concat([each.contents() for each in batches])
     if contents.largest_bytes > limit_bytes:
         why = (
             f"a record has {contents.largest_bytes} bytes with its key and headers; stores take "
             f"{limit_bytes} at most (option max_record_bytes)"
         )
-        raise RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
+        raise too_large(why)
     stamps_ms = np.concatenate([each.timestamps_ms for each in batches])
     decoded = DecodedRecords(contents, stamps_ms)
-    return _produced(batches[0], decoded, 0, len(contents), int(stamps_ms.max()))
+    return _produced(batches[0].head, decoded, 0, len(contents), int(stamps_ms.max()))
 
 
 def _produced(
-    batch: KafkaBatch | OpenedBatch, decoded: DecodedRecords, start: int, stop: int, latest_ms: int
+    head: BatchHead, decoded: DecodedRecords, start: int, stop: int, latest_ms: int
 ) -> ProducedRecords:
-    if batch.producer_id < 0:
+    if head.producer_id < 0:
         return ProducedRecords(decoded, start, stop, latest_ms)
-    sequenced = Sequenced(batch.producer_epoch, batch.base_sequence, batch.count)
-    return ProducedRecords(decoded, start, stop, latest_ms, batch.producer_id, sequenced)
+    sequenced = Sequenced(head.producer_epoch, head.base_sequence, stop - start)
+    return ProducedRecords(decoded, start, stop, latest_ms, head.producer_id, sequenced)
 
 
 def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
@@ -244,32 +242,32 @@ def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
     is_new = version >= BATCH_VERSION
     found: list[KafkaBatch] = []
     for batch in decode_batches(octets):
-        if (batch.magic == MAGIC) is not is_new or (found and is_new):
+        if (batch.head.magic == MAGIC) is not is_new or (found and is_new):
             has = "one record batch for a partition" if is_new else "message sets"
             why = f"a Produce request of version {version} has {has}, and nothing else"
-            raise RefusedError(KafkaError.INVALID_RECORD, why)
-        _check(batch, version)
+            raise invalid_record(why)
+        _check(batch.head, version)
         found.append(batch)
     if not found:
-        raise RefusedError(KafkaError.INVALID_RECORD, "the batch has no records")
+        raise invalid_record("the batch has no records")
     return found
 
 
-def _check(batch: KafkaBatch | OpenedBatch, version: int) -> None:
+def _check(head: BatchHead, version: int) -> None:
     """Raise as ``produced_records`` does unless a client may send such a batch."""
-    if batch.codec == Codec.ZSTD and version < ZSTD_VERSION:
+    if head.codec == Codec.ZSTD and version < ZSTD_VERSION:
         why = f"Produce of version {version} does not know zstd"
         raise RefusedError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE, why)
-    if batch.is_control:
-        raise RefusedError(KafkaError.INVALID_RECORD, "a client writes no control records")
-    if batch.is_transactional:
+    if head.is_control:
+        raise invalid_record("a client writes no control records")
+    if head.is_transactional:
         raise RefusedError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-    if batch.is_append_time:
+    if head.is_append_time:
         why = "a client gives records their create time, not an append time"
         raise RefusedError(KafkaError.INVALID_TIMESTAMP, why)
-    if batch.producer_id >= 0 and min(batch.producer_epoch, batch.base_sequence) < 0:
+    if head.producer_id >= 0 and min(head.producer_epoch, head.base_sequence) < 0:
         why = "a batch with a producer's id has an epoch and a sequence"
-        raise RefusedError(KafkaError.INVALID_RECORD, why)
+        raise invalid_record(why)
 
 
 NO_TRANSACTIONS: Final = (

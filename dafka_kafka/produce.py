@@ -33,7 +33,7 @@ from dafka_kafka.api import (
     serves,
 )
 from dafka_kafka.configs import MAX_BATCH
-from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.errors import KafkaError, RefusedError, invalid_record, too_large
 from dafka_kafka.gateway_node import MIN_STORES, GatewayNode
 from dafka_kafka.partition_writer import (
     BATCH_VERSION,
@@ -412,7 +412,7 @@ class Produce(Feature):
         if not part.records:
             if version < BATCH_VERSION:
                 return None
-            return RefusedError(KafkaError.INVALID_RECORD, "no record batch was sent")
+            return invalid_record("no record batch was sent")
         partition = self._node.registry.table.get(topic, part.index)
         if partition is None or topic.startswith(INTERNAL):
             error = KafkaError.UNKNOWN_TOPIC_OR_PARTITION
@@ -440,7 +440,7 @@ class Produce(Feature):
         most = configs.get(MAX_BATCH)
         if most is not None and (size_bytes := largest_batch(records)) > most:
             why = f"a batch has {size_bytes} bytes; {MAX_BATCH} of {topic!r} is {most}"
-            return RefusedError(KafkaError.MESSAGE_TOO_LARGE, why)
+            return too_large(why)
         if lead is None and acks != ALL:
             return None
         known, copies = self._node.store.known, self._node.copies(topic)

@@ -28,6 +28,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import InvalidRequestError, ProtocolError
@@ -181,14 +182,21 @@ class RegistryTable:
         self.skipped = 0
         self.cluster_id: str | None = None
         self.leads: Mapping[str, Lead] = {}
-        # Lists only grow, so another thread reads at worst a part of one.
-        self._topics: dict[str, list[NumberedPartition]] = {}
+        self._topics: dict[str, tuple[NumberedPartition, ...]] = {}
         self._numbers: dict[TopicPartition, int] = {}
         self._configs: dict[str, Mapping[str, int]] = {}
         self._ended: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def copy(self) -> RegistryTable:
+        """Return an independent copy."""
+        made = copy(self)
+        for name, each in vars(self).items():
+            if isinstance(each, dict):
+                setattr(made, name, each.copy())
+        return made
 
     @property
     def topics(self) -> Collection[str]:
@@ -197,7 +205,7 @@ class RegistryTable:
 
     def partitions(self, topic: str) -> tuple[NumberedPartition, ...]:
         """Return a topic's partitions by number."""
-        return tuple(self._topics.get(topic, ()))
+        return self._topics.get(topic, ())
 
     def get(self, topic: str, number: int) -> NumberedPartition | None:
         """Return the partition with this number."""
@@ -250,24 +258,25 @@ class RegistryTable:
                 self.leads = {**self.leads, lead.owner: lead}  # other threads read it
             else:
                 self.skipped += 1
+        known, added = self._topics.get(record.topic, ()), list[NumberedPartition]()
         for number, row in enumerate(record.partitions, record.first):
-            if not self._add(NumberedPartition(record.topic, number, *row)):
+            new = NumberedPartition(record.topic, number, *row)
+            if number == len(known) + len(added) and self._may_have(new):
+                self._numbers[new.tp] = number
+                added.append(new)
+            else:
                 self.skipped += 1
+        if added:
+            self._topics[record.topic] = (*known, *added)
 
-    def _add(self, new: NumberedPartition) -> bool:
-        known = self._topics.get(new.topic, [])
-        if len(known) != new.number or new.tp in self._numbers or len(self) >= MAX_PARTITIONS:
-            return False
-        if not known and not is_numbered(new.topic):
-            return False
-        if not (
-            _is_valid(check_address, new.address) and _is_valid(check_node_address, new.gateway)
-        ):
-            return False
-        self._numbers[new.tp] = new.number
-        known.append(new)
-        self._topics.setdefault(new.topic, known)
-        return True
+    def _may_have(self, new: NumberedPartition) -> bool:
+        return (
+            new.tp not in self._numbers
+            and len(self) < MAX_PARTITIONS
+            and (new.number > 0 or is_numbered(new.topic))
+            and _is_valid(check_address, new.address)
+            and _is_valid(check_node_address, new.gateway)
+        )
 
 
 def parse_record(content: bytes) -> RegistryRecord | None:

@@ -27,8 +27,7 @@ from dafka_kafka.groups.offsets import (
     records_of,
 )
 
-MAX_WAITING: Final = 10_000  # queued records; beyond it, commits are rejected and retried
-MAX_BATCH: Final = 1_000  # records in one append
+MAX_BATCH: Final = 1_000  # records in one append; a single call may write more
 MAX_READ_BYTES: Final = 4 << 20  # read size; the loop serves other clients between reads
 
 LEAST_REPEATED: Final = 10_000
@@ -57,9 +56,11 @@ class OffsetLog:
         self._begins: dict[str, int] = {}  # by gateway, the first offset at that time
         self._changes = -1  # the log's change number at the last read
         self._reading = asyncio.Lock()
-        self._waiting: list[tuple[GroupRecord, asyncio.Future[None]]] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._batch: list[GroupRecord] | None = None  # the next append
+        self._writing: asyncio.Task[None]  # of the last batch
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        self._end = 0  # of this partition, after the last append
         self._repeat_at = LEAST_REPEATED  # this partition's length at the next compaction
 
     async def catch_up(self) -> None:
@@ -84,31 +85,27 @@ class OffsetLog:
         """Write records; return when they are on disk here and at the other stores.
 
         Raises:
-            InvalidRequestError: a record exceeds the stores' limit, or too many are queued.
+            InvalidRequestError: a record exceeds the stores' limit.
             TimeoutError: a reachable store does not have them in time.
             DafkaError: the store has ended.
         """
-        if len(self._waiting) + len(records) > MAX_WAITING:
-            raise InvalidRequestError("offsets", len(records), "wait until others are on disk")
         limit_bytes, store = self._node.store.append_queue.limit
         for record in records:  # here, as it fails all records that are appended together
             if (size_bytes := len(record.packed())) > limit_bytes:
                 why = f"a record has at most {limit_bytes} bytes at {store}"
                 raise InvalidRequestError("offsets", f"{size_bytes} bytes", why)
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in records]
-        self._waiting += zip(records, futures, strict=True)
-        if self._writer is None:
-            self._writer = loop.create_task(self._write_all())
-        found = await asyncio.gather(*futures, return_exceptions=True)
-        for each in found:
-            if isinstance(each, BaseException):
-                raise each
+        if self._batch is None or len(self._batch) >= MAX_BATCH:
+            self._batch = []
+            self._writing = asyncio.create_task(self._write(self._batch))
+            self._tasks.add(self._writing)
+            self._writing.add_done_callback(self._tasks.discard)
+        self._batch += records
+        await asyncio.shield(self._writing)
 
     async def close(self) -> None:
         """Wait for unfinished writes."""
-        while tasks := [*self._answering, *([self._writer] if self._writer else [])]:
-            await asyncio.wait(tasks)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -150,19 +147,15 @@ class OffsetLog:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    async def _write_all(self) -> None:
-        while self._waiting:
-            taken = self._waiting[:MAX_BATCH]
-            del self._waiting[:MAX_BATCH]
-            records, futures = [each for each, _ in taken], [each for _, each in taken]
-            try:
-                end = await self._put(records)
-            except (DafkaError, TimeoutError, RuntimeError) as error:  # the last: it is closing
-                _end(futures, error)
-            else:
-                self._answer(end, futures)
-                await self._repeat(end)
-        self._writer = None
+    async def _write(self, batch: list[GroupRecord]) -> None:
+        async with self._turn:
+            if self._batch is batch:
+                self._batch = None
+            if self._end >= self._repeat_at:
+                await self._repeat(self._end)
+            self._end = end = await self._put(batch)
+        if not await self._replication.wait({self.own: end}, REPLICATE_S):
+            raise TimeoutError(f"other stores lack what is before offset {end}")
 
     async def _put(self, records: Sequence[GroupRecord]) -> int:
         """Append records; return the partition's end once they are on disk."""
@@ -175,22 +168,8 @@ class OffsetLog:
             self._read[self.own.partition] = offsets.stop
         return offsets.stop
 
-    def _answer(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
-        """Complete the futures once the other stores have the records, without waiting here."""
-        task = asyncio.get_running_loop().create_task(self._wait_for_others(end, futures))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    async def _wait_for_others(self, end: int, futures: Sequence[asyncio.Future[None]]) -> None:
-        if await self._replication.wait({self.own: end}, REPLICATE_S):
-            _end(futures)
-        else:
-            _end(futures, TimeoutError(f"other stores lack what is before offset {end}"))
-
     async def _repeat(self, end: int) -> None:
         """Compact the partition: write current state again, and trim the records before it."""
-        if end < self._repeat_at:
-            return
         self.offsets.forget(self._begins | {self.own.partition: end})
         records = self.offsets.repeated(self.own.partition)
         self._repeat_at = end + max(LEAST_REPEATED, 4 * len(records))
@@ -201,16 +180,6 @@ class OffsetLog:
             await self._node.in_thread(self._log.trim, self.own, end)
         except (DafkaError, TimeoutError) as error:
             _log.warning("committed offsets could not be written again: %s", error)
-
-
-def _end(futures: Sequence[asyncio.Future[None]], error: BaseException | None = None) -> None:
-    for future in futures:
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
 
 
 ASK_S: Final = 2.0  # time for another store's answer
@@ -430,6 +399,8 @@ class Coordinator:
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(counter=counter)])
         unused = self._unused()[:MAX_BATCH]
+        if not unused:
+            return
         await self.log.write([GroupRecord(each.group_id, counter, deleted=True) for each in unused])
         _log.info("deleted %d groups that have not been used for long", len(unused))
         for group in unused:

@@ -13,12 +13,7 @@ import numpy as np
 import xxhash
 
 from dafka_core.model.values import Bytes
-from dafka_kafka.errors import (
-    INVALID_RECORD,
-    MESSAGE_TOO_LARGE,
-    UNSUPPORTED_COMPRESSION_TYPE,
-    CorruptRecordsError,
-)
+from dafka_kafka.errors import KafkaError, RefusedError, invalid_record, too_large
 
 MAX_DECOMPRESSED_BYTES: Final = 64 << 20
 """Limit of one batch: Kafka's clients send 1 MiB by default, and text compresses ten to twenty
@@ -57,11 +52,12 @@ def codec_of(attributes: int, largest: Codec = Codec.ZSTD) -> Codec:
     """Return the codec in attributes; ``largest`` is the last one of their format.
 
     Raises:
-        CorruptRecordsError: the number is unknown.
+        RefusedError: the number is unknown.
     """
     number = attributes & CODEC_BITS
     if number > largest:
-        raise CorruptRecordsError(UNSUPPORTED_COMPRESSION_TYPE, f"compression {number} is unknown")
+        why = f"compression {number} is unknown"
+        raise RefusedError(KafkaError.UNSUPPORTED_COMPRESSION_TYPE, why)
     return Codec(number)
 
 
@@ -77,7 +73,7 @@ def decompressed(
     ``broken_lz4``: the header's checksum may be wrong, as in Kafka before 0.10.
 
     Raises:
-        CorruptRecordsError: the data is invalid, or larger than ``max_bytes``.
+        RefusedError: the data is invalid, or larger than ``max_bytes``.
     """
     if codec == Codec.NONE:
         return octets
@@ -93,14 +89,13 @@ def decompressed(
             return _whole(cramjam.lz4.decompress_into, frame, max_bytes)
         return _whole(cramjam.zstd.decompress_into, octets, max_bytes)
     except cramjam.DecompressionError as error:
-        raise CorruptRecordsError(
-            INVALID_RECORD, f"records are not compressed with {codec.name.lower()}: {error}"
-        ) from error
+        why = f"records are not compressed with {codec.name.lower()}: {error}"
+        raise invalid_record(why) from error
 
 
-def _too_large(max_bytes: int) -> CorruptRecordsError:
+def _too_large(max_bytes: int) -> RefusedError:
     why = f"compressed records have more than {max_bytes} bytes: send fewer of them in a batch"
-    return CorruptRecordsError(MESSAGE_TOO_LARGE, why)
+    return too_large(why)
 
 
 def _unsnapped(octets: Bytes, max_bytes: int) -> bytes:

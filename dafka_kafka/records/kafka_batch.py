@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +10,8 @@ import pyarrow as pa
 from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import Longs, Values
-from dafka_kafka.errors import MESSAGE_TOO_LARGE, CorruptRecordsError
-from dafka_kafka.records.compression import Codec
+from dafka_kafka.errors import too_large
+from dafka_kafka.records.compression import CODEC_BITS, Codec
 
 NO_TIMESTAMP: Final = -1  # the milliseconds of a record without a timestamp
 _US: Final = 1_000  # microseconds in a millisecond
@@ -20,48 +19,70 @@ _US: Final = 1_000  # microseconds in a millisecond
 _MAX_MS: Final = 2**63 // _US - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KafkaBatch:
-    """Records that a Kafka client has sent together.
+_APPEND_TIME: Final = 1 << 3
+_TRANSACTIONAL: Final = 1 << 4
+_CONTROL: Final = 1 << 5
+
+
+class BatchHead(NamedTuple):
+    """What a Kafka client says of records that it has sent together.
 
     Attributes:
         magic: the format's version: 0 and 1 are message sets, 2 is a record batch.
-        offsets: of each record; in a Produce request they count from 0, or are arbitrary.
-        values, keys: of binary, with nulls; keys are None if all are null.
-        headers: of ``HEADERS_TYPE``; None if no record has any.
-        timestamps_ms: of each record, in milliseconds since 1970 UTC, or ``NO_TIMESTAMP``.
-        codec: their compression.
-        is_append_time: whether a broker set the timestamps, not the client.
-        is_transactional: whether they belong to a transaction.
-        is_control: whether they are markers of a transaction's end.
+        attributes: the codec, and bits that the properties explain.
         leader_epoch, producer_id, producer_epoch, base_sequence: Kafka's fields, or -1.
     """
 
     magic: int
-    offsets: Longs
-    values: pa.Array
-    keys: pa.Array | None
-    headers: pa.Array | None
-    timestamps_ms: Longs
-    codec: Codec = Codec.NONE
-    is_append_time: bool = False
-    is_transactional: bool = False
-    is_control: bool = False
+    attributes: int
     leader_epoch: int = -1
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
 
     @property
-    def count(self) -> int:
-        """The number of records."""
-        return len(self.values)
+    def codec(self) -> Codec:
+        """The records' compression."""
+        return Codec(self.attributes & CODEC_BITS)
+
+    @property
+    def is_append_time(self) -> bool:
+        """True if a broker set the timestamps, not the client."""
+        return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """True if the records belong to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """True if they are markers of a transaction's end."""
+        return bool(self.attributes & _CONTROL)
+
+
+class KafkaBatch(NamedTuple):
+    """Records that a Kafka client has sent together.
+
+    Attributes:
+        offsets: of each record; in a Produce request they count from 0, or are arbitrary.
+        values, keys: of binary, with nulls; keys are None if all are null.
+        headers: of ``HEADERS_TYPE``; None if no record has any.
+        timestamps_ms: of each record, in milliseconds since 1970 UTC, or ``NO_TIMESTAMP``.
+    """
+
+    head: BatchHead
+    offsets: Longs
+    values: pa.Array
+    keys: pa.Array | None
+    headers: pa.Array | None
+    timestamps_ms: Longs
 
     def contents(self) -> Values:
         """Return the contents: envelopes for records with a key, headers or a null value.
 
         Raises:
-            CorruptRecordsError: a record has too many headers.
+            RefusedError: a record has too many headers.
         """
         return contents_of(self.values, self.keys, self.headers)
 
@@ -71,7 +92,7 @@ def contents_of(values: pa.Array, keys: pa.Array | None, headers: pa.Array | Non
     try:
         return Values.from_arrow(close_columns(values, keys, headers))
     except ValueError as error:
-        raise CorruptRecordsError(MESSAGE_TOO_LARGE, str(error)) from error
+        raise too_large(str(error)) from error
 
 
 def times_of(stamps_ms: Longs) -> Longs | None:

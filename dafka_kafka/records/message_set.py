@@ -29,19 +29,14 @@ import pyarrow as pa
 from dafka_core.model.envelope_columns import KEY, VALUE, opened_columns
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Bytes
-from dafka_kafka.errors import (
-    CORRUPT_MESSAGE,
-    INVALID_RECORD,
-    MESSAGE_TOO_LARGE,
-    CorruptRecordsError,
-)
+from dafka_kafka.errors import corrupt_message, invalid_record, too_large
 from dafka_kafka.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
     codec_of,
     decompressed,
 )
-from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, milliseconds
+from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, BatchHead, KafkaBatch, milliseconds
 
 V0: Final = 0
 V1: Final = 1
@@ -83,7 +78,7 @@ def decode_message_set(
         max_bytes: the limit of their decompressed size together.
 
     Raises:
-        CorruptRecordsError: a message, its CRC or its content is invalid.
+        RefusedError: a message, its CRC or its content is invalid.
     """
     left = max_bytes
     messages = _messages(memoryview(octets))
@@ -94,7 +89,7 @@ def decode_message_set(
             continue
         for wrapper in run:
             if wrapper.value is None:
-                raise CorruptRecordsError(INVALID_RECORD, "a compressed message set is null")
+                raise invalid_record("a compressed message set is null")
             is_old = wrapper.magic == V0
             inner = decompressed(codec, wrapper.value, left, broken_lz4=is_old)
             left -= len(inner)
@@ -106,13 +101,13 @@ def _messages(octets: memoryview) -> Iterator[_Message]:
     while at < len(octets):
         count += 1
         if count > MAX_MESSAGES:
-            raise CorruptRecordsError(MESSAGE_TOO_LARGE, f"more than {MAX_MESSAGES} messages")
+            raise too_large(f"more than {MAX_MESSAGES} messages")
         if len(octets) - at < ENTRY.size + MIN_SIZE:
-            raise CorruptRecordsError(CORRUPT_MESSAGE, "a message ends early")
+            raise corrupt_message("a message ends early")
         offset, size = ENTRY.unpack_from(octets, at)
         at += ENTRY.size
         if not MIN_SIZE <= size <= len(octets) - at:
-            raise CorruptRecordsError(CORRUPT_MESSAGE, f"a message cannot have {size} bytes here")
+            raise corrupt_message(f"a message cannot have {size} bytes here")
         yield _message(offset, octets[at : at + size])
         at += size
 
@@ -120,10 +115,10 @@ def _messages(octets: memoryview) -> Iterator[_Message]:
 def _message(offset: int, octets: memoryview) -> _Message:
     (checksum,) = _CRC.unpack_from(octets)
     if zlib.crc32(octets[_CRC.size :]) != checksum:
-        raise CorruptRecordsError(CORRUPT_MESSAGE, "the CRC of a message is wrong")
+        raise corrupt_message("the CRC of a message is wrong")
     head = _HEADS.get(octets[_CRC.size])
     if head is None:
-        raise CorruptRecordsError(CORRUPT_MESSAGE, f"no message has magic {octets[_CRC.size]}")
+        raise corrupt_message(f"no message has magic {octets[_CRC.size]}")
     try:
         magic, attributes, *timestamp = head.unpack_from(octets, _CRC.size)
         key, at = _part(octets, _CRC.size + head.size)
@@ -131,7 +126,7 @@ def _message(offset: int, octets: memoryview) -> _Message:
     except struct.error:
         at = -1
     if at != len(octets):
-        raise CorruptRecordsError(INVALID_RECORD, "the parts of a message do not end where it ends")
+        raise invalid_record("the parts of a message do not end where it ends")
     stamp = timestamp[0] if timestamp else NO_TIMESTAMP
     return _Message(offset, magic, attributes, stamp, key, value)
 
@@ -148,21 +143,18 @@ def _part(octets: memoryview, at: int) -> tuple[bytes | None, int]:
 
 def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
     if not inner or any(message.magic != wrapper.magic for message in inner):
-        raise CorruptRecordsError(
-            INVALID_RECORD, "a compressed message set is empty, or of more than one version"
-        )
+        raise invalid_record("a compressed message set is empty, or of more than one version")
     if any(message.attributes & 7 for message in inner):
-        raise CorruptRecordsError(INVALID_RECORD, "a compressed message set is in another one")
+        raise invalid_record("a compressed message set is in another one")
     if wrapper.magic == V0:  # v0: absolute offsets
         return inner
     # v1: they count from the set's first message, and the wrapper has the last one's offset, or 0
     # from some versions of librdkafka.
     first = wrapper.offset - inner[-1].offset if wrapper.offset else 0
     if first < 0:
-        raise CorruptRecordsError(
-            INVALID_RECORD,
+        raise invalid_record(
             f"the last message of a compressed set has offset {inner[-1].offset}, and the set "
-            f"{wrapper.offset}",
+            f"{wrapper.offset}"
         )
     inner = [message._replace(offset=first + message.offset) for message in inner]
     if wrapper.attributes & _APPEND_TIME:
@@ -172,17 +164,15 @@ def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
 
 
 def _batch(messages: list[_Message], codec: Codec) -> KafkaBatch:
-    keys = [message.key for message in messages]
-    has_keys = any(key is not None for key in keys)
+    first, keys = messages[0], [message.key for message in messages]
+    append_time = first.attributes & _APPEND_TIME if first.magic == V1 else 0
     return KafkaBatch(
-        messages[0].magic,
+        BatchHead(first.magic, codec | append_time),
         np.array([message.offset for message in messages], np.int64),
         pa.array([message.value for message in messages], pa.binary()),
-        pa.array(keys, pa.binary()) if has_keys else None,
+        pa.array(keys, pa.binary()) if any(key is not None for key in keys) else None,
         None,
         np.array([message.timestamp_ms for message in messages], np.int64),
-        codec,
-        bool(messages[0].magic == V1 and messages[0].attributes & _APPEND_TIME),
     )
 
 

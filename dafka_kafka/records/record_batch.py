@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import crc32c
 import numpy as np
@@ -33,7 +32,7 @@ from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, opened_columns
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Bytes, Longs, Values
-from dafka_kafka.errors import CORRUPT_MESSAGE, INVALID_RECORD, CorruptRecordsError
+from dafka_kafka.errors import corrupt_message, invalid_record
 from dafka_kafka.records.compression import (
     CODEC_BITS,
     MAX_DECOMPRESSED_BYTES,
@@ -41,7 +40,7 @@ from dafka_kafka.records.compression import (
     codec_of,
     decompressed,
 )
-from dafka_kafka.records.kafka_batch import KafkaBatch, milliseconds
+from dafka_kafka.records.kafka_batch import BatchHead, KafkaBatch, milliseconds
 from dafka_kafka.records.message_set import ENTRY, MIN_SIZE, decode_message_set
 from dafka_kafka.records.record_columns import (
     INT_OCTETS,
@@ -133,53 +132,16 @@ _NO_EPOCH: Final = -1
 _NO_PRODUCER: Final = (-1, -1, -1)
 """The leader epoch and the producer of batches that a gateway sends."""
 
-_APPEND_TIME: Final = 1 << 3
-_TRANSACTIONAL: Final = 1 << 4
-_CONTROL: Final = 1 << 5
 
-BATCH_BYTES: Final = 1 << 20
-BATCH_RECORDS: Final = 50_000
-"""Contents in one batch, as in the largest default batches of Kafka's clients, which decompress and
-check a batch as a whole."""
+class OpenedBatch(NamedTuple):
+    """A batch with a valid CRC, whose records are decompressed, but not decoded yet."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenedBatch:
-    """A batch with a valid CRC; ``records`` are not decoded yet.
-
-    The other attributes are those of ``KafkaBatch``.
-    """
-
+    head: BatchHead
     offset: int
-    leader_epoch: int
-    attributes: int
     base_ms: int
     max_ms: int
-    count: int
-    codec: Codec
+    record_count: int
     records: Bytes
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-
-    @property
-    def is_append_time(self) -> bool:
-        """True if a broker set the timestamps."""
-        return bool(self.attributes & _APPEND_TIME)
-
-    @property
-    def is_transactional(self) -> bool:
-        """True if the records belong to a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
-
-    @property
-    def is_control(self) -> bool:
-        """True if they are markers of a transaction's end."""
-        return bool(self.attributes & _CONTROL)
-
-    def stamps(self, deltas: Longs) -> Longs:
-        """Return the records' timestamps, in milliseconds."""
-        return np.full(self.count, self.max_ms) if self.is_append_time else self.base_ms + deltas
 
 
 def is_plain(octets: Bytes) -> bool:
@@ -198,62 +160,41 @@ def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) ->
         max_bytes: the limit of its decompressed size.
 
     Raises:
-        CorruptRecordsError: the batch or its CRC is invalid.
+        RefusedError: the batch or its CRC is invalid.
     """
     if len(octets) < _RECORDS_AT:
-        raise CorruptRecordsError(
-            CORRUPT_MESSAGE, f"a record batch has {_RECORDS_AT} bytes at least, not {len(octets)}"
-        )
+        raise corrupt_message(f"a record batch has {_RECORDS_AT} bytes at least, not {len(octets)}")
     octets = memoryview(octets)
     offset, length, leader_epoch, magic, checksum = _HEAD.unpack_from(octets)
     if magic != MAGIC or length != len(octets) - _LENGTH_AT:
-        raise CorruptRecordsError(
-            CORRUPT_MESSAGE, f"{len(octets)} bytes are no batch of {length}, magic {magic}"
-        )
+        raise corrupt_message(f"{len(octets)} bytes are no batch of {length}, magic {magic}")
     if crc32c.crc32c(octets[_COVERED_AT:]) != checksum:
-        raise CorruptRecordsError(CORRUPT_MESSAGE, "the CRC of a record batch is wrong")
+        raise corrupt_message("the CRC of a record batch is wrong")
     attributes, last, base_ms, max_ms, *producer, count = _COVERED.unpack_from(octets, _COVERED_AT)
     codec = codec_of(attributes)
     if count <= 0 or last != count - 1:
-        raise CorruptRecordsError(
-            INVALID_RECORD, f"a batch of {count} records says that its last one is number {last}"
-        )
+        raise invalid_record(f"a batch of {count} records says that its last one is number {last}")
     records = decompressed(codec, octets[_RECORDS_AT:], max_bytes)
-    head = offset, leader_epoch, attributes, base_ms, max_ms
-    return OpenedBatch(*head, count, codec, records, *producer)
+    head = BatchHead(magic, attributes, leader_epoch, *producer)
+    return OpenedBatch(head, offset, base_ms, max_ms, count, records)
 
 
 def decode_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> KafkaBatch:
-    """Parse a batch and decode its records; raises CorruptRecordsError if either is invalid."""
-    opened = open_record_batch(octets, max_bytes)
-    records = decode_records(opened.records, opened.count)
-    return KafkaBatch(
-        MAGIC,
-        opened.offset + np.arange(opened.count),
-        records.values,
-        records.keys,
-        records.headers,
-        opened.stamps(records.deltas),
-        opened.codec,
-        opened.is_append_time,
-        opened.is_transactional,
-        opened.is_control,
-        opened.leader_epoch,
-        opened.producer_id,
-        opened.producer_epoch,
-        opened.base_sequence,
-    )
+    """Parse a batch and decode its records; raises RefusedError if either is invalid."""
+    head, offset, base_ms, max_ms, count, records = open_record_batch(octets, max_bytes)
+    values, keys, headers, deltas = decode_records(records, count)
+    stamps_ms = np.full(count, max_ms) if head.is_append_time else base_ms + deltas
+    return KafkaBatch(head, offset + np.arange(count), values, keys, headers, stamps_ms)
 
 
-def encode_record_batches(batch: RecordBatch, max_bytes: int = BATCH_BYTES) -> Iterator[bytes]:
-    """Encode records as batches with at most ``max_bytes`` of contents, or a single record.
+def encode_record_batch(batch: RecordBatch) -> bytes:
+    """Encode records as one batch.
 
     Envelopes are opened, and nothing is compressed. Timestamps are the producers' (create time), in
     whole milliseconds; a record without one gets -1.
     """
-    for part in batch.split(BATCH_RECORDS, max_bytes):
-        stamps = milliseconds(part.times, part.count)
-        yield _with_head(part.offset, _encoded(part.values, stamps - stamps[0]), stamps)
+    stamps = milliseconds(batch.times, batch.count)
+    return _with_head(batch.offset, _encoded(batch.values, stamps - stamps[0]), stamps)
 
 
 def _encoded(contents: Values, deltas: Longs) -> Bytes:
@@ -297,14 +238,14 @@ def decode_batches(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> It
             v0 and v1 together.
 
     Raises:
-        CorruptRecordsError: a batch is invalid.
+        RefusedError: a batch is invalid.
     """
     octets = memoryview(octets)
     first = at = 0  # complete messages of v0 and v1
     while len(octets) - at >= ENTRY.size:
         _, size = ENTRY.unpack_from(octets, at)
         if size < MIN_SIZE:
-            raise CorruptRecordsError(CORRUPT_MESSAGE, f"no batch has {size} bytes")
+            raise corrupt_message(f"no batch has {size} bytes")
         end = at + ENTRY.size + size
         if end > len(octets):
             break

@@ -28,7 +28,7 @@ from dafka_core.model.envelope_columns import (
     texts,
 )
 from dafka_core.model.values import FEW, Bytes, Longs
-from dafka_kafka.errors import INVALID_RECORD, MESSAGE_TOO_LARGE, CorruptRecordsError
+from dafka_kafka.errors import invalid_record, too_large
 
 # Kafka's varints by column: those of all records at once. A signed number becomes an unsigned
 # one, small near 0 (zigzag: 0, -1, 1, -2, … are 0, 1, 2, 3, …), with seven bits in each byte,
@@ -285,7 +285,7 @@ def decode_records(data: Bytes, count: int) -> RecordColumns:
     """Decode ``count`` records, whose offset deltas must be 0, 1, 2, ….
 
     Raises:
-        CorruptRecordsError: the records are invalid, or too many.
+        RefusedError: the records are invalid, or too many.
     """
     return decode_together([data], [count])
 
@@ -296,19 +296,19 @@ def decode_together(batches: Sequence[Bytes], counts: Sequence[int]) -> RecordCo
     data = batches[0] if len(batches) == 1 else b"".join(batches)
     octets = np.frombuffer(data, np.uint8)
     if MAX_RECORDS < total <= len(octets) // _NUMBERS:
-        raise CorruptRecordsError(MESSAGE_TOO_LARGE, f"{total} records, of {MAX_RECORDS} at most")
+        raise too_large(f"{total} records, of {MAX_RECORDS} at most")
     boundaries = None
     sizes = [len(each) for each in batches]
     if len(batches) > 1 and len({*sizes}) == len({*counts}) == 1:
         boundaries = boundaries_of_each(octets, sizes[0], counts[0])
     boundaries = boundaries or boundaries_of(octets, total)
     if boundaries is None:
-        raise _wrong(f"{len(octets)} bytes are not {total} records")
+        raise invalid_record(f"{len(octets)} bytes are not {total} records")
     numbers = np.arange(total)
     if len(batches) > 1:
         stops = np.cumsum(counts)
         if (boundaries.ends[stops - 1] != np.cumsum(sizes)).any():
-            raise _wrong("the records of a batch do not end where it ends")
+            raise invalid_record("the records of a batch do not end where it ends")
         numbers -= np.repeat(stops - counts, counts)
     parts: list[RecordColumns] = []
     left = MAX_HEADERS
@@ -339,18 +339,18 @@ def _decoded(
     counts, at = read_varints(octets, values.ends, INT_OCTETS)
     # Positions beyond a record fail the later checks.
     if np.count_nonzero(np.minimum(keys.lengths, values.lengths) < -1):
-        raise _wrong("the length of a key or a value is less than -1")
+        raise invalid_record("the length of a key or a value is less than -1")
     if np.count_nonzero((counts < 0) | (at + 2 * counts > ends)):
-        raise _wrong("a record has not as many headers as it says, or ends within a value")
+        raise invalid_record("a record has not as many headers as it says, or ends within a value")
     headers = None
     if np.count_nonzero(counts):
         if counts.max() > _MAX_HEADERS_OF_ONE or counts.sum() > max_headers:
-            raise CorruptRecordsError(MESSAGE_TOO_LARGE, "a record or a batch has too many headers")
+            raise too_large("a record or a batch has too many headers")
         headers, at = _headers(octets, data, Runs(counts), at, ends)
     if np.count_nonzero(at != ends):
-        raise _wrong("the parts of a record do not end where it ends")
+        raise invalid_record("the parts of a record do not end where it ends")
     if np.count_nonzero(offsets != numbers):
-        raise _wrong("offset deltas are not 0, 1, 2, …")
+        raise invalid_record("offset deltas are not 0, 1, 2, …")
     has_keys = np.count_nonzero(keys.lengths >= 0)
     return RecordColumns(
         _taken(data, values), _taken(data, keys) if has_keys else None, headers, deltas
@@ -367,10 +367,6 @@ def _joined(
     return pa.concat_arrays(
         [pa.nulls(len(of), kind) if part is None else part for part, of in each]
     )
-
-
-def _wrong(reason: str) -> CorruptRecordsError:
-    return CorruptRecordsError(INVALID_RECORD, reason)
 
 
 def _parts(octets: Octets, at: Longs) -> _Parts:
@@ -411,9 +407,9 @@ def _headers(
             octets.data, names, values, range(first, first + counts[row]), at[row]
         )
     if names.lengths.min() < 0 or values.lengths.min() < -1:
-        raise _wrong("a header has no name, or its value's length is less than -1")
+        raise invalid_record("a header has no name, or its value's length is less than -1")
     if np.count_nonzero(at != ends):  # before positions are used
-        raise _wrong("the headers of a record do not end where it ends")
+        raise invalid_record("the headers of a record do not end where it ends")
     fields = list(HEADERS_TYPE.value_type)
     columns = [texts(_taken(data, names)), _taken(data, values)]
     pairs = pa.StructArray.from_arrays(columns, fields=fields)

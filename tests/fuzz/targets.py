@@ -57,7 +57,7 @@ from dafka_core.security.key_files import PUBLIC, read_public
 from dafka_core.security.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
 from dafka_kafka import schemas
 from dafka_kafka.api import Api, Client
-from dafka_kafka.errors import CorruptRecordsError, RefusedError
+from dafka_kafka.errors import RefusedError
 from dafka_kafka.gateway import APIS
 from dafka_kafka.partition_writer import joined as joined_records
 from dafka_kafka.partition_writer import produced_records
@@ -262,7 +262,7 @@ def _produced(octets: bytearray, version: int) -> None:
         contents, _ = joined_records([made])
         assert contents.largest_bytes <= _MOST_BYTES
         opened_columns(contents)
-    with suppress(CorruptRecordsError):
+    with suppress(RefusedError):
         list(decode_batches(octets))
 
 

@@ -117,7 +117,7 @@ def test_records_come_in_each_version(store: Store, ask: Asking) -> None:
         assert (one.error_code, one.high_watermark, values(one)) == (0, 3, [b"b", b"c"])
         [batch] = batches(one)
         assert batch.offsets.tolist() == [1, 2]
-        assert batch.magic == (2 if version >= 4 else 1 if version >= 2 else 0)
+        assert batch.head.magic == (2 if version >= 4 else 1 if version >= 2 else 0)
         assert batch.timestamps_ms.tolist() == [time_us // 1000 if version >= 2 else -1] * 2
         assert one.last_stable_offset == (3 if version >= 4 else -1)
         assert one.log_start_offset == (0 if version >= 5 else -1)

@@ -36,13 +36,13 @@ def begun() -> RegistryTable:
 def test_gateways_host_in_writer() -> None:
     draft = PendingChanges(begun())
     draft.host("t", 3, ["G1", "G2"])
-    added = draft.partitions("t")[2:]
+    added = draft.table.partitions("t")[2:]
     assert [(each.number, each.gateway) for each in added] == [(2, "G1"), (3, "G2"), (4, "G1")]
     assert len({each.address for each in added}) == 3
     table = begun()
-    for record in draft.records():
+    for record in draft.records:
         table.apply(record)
-    assert table.partitions("t") == tuple(draft.partitions("t"))
+    assert table.partitions("t") == draft.table.partitions("t")
     assert table.skipped == 0
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_added_where_enough_is_there() -> None:
     draft.host("t", 0, ["G1"])
     draft.host("t", -2, ["G1"])
     draft.adopt([TopicPartition("t", "B")], lambda key: ["G2"])
-    assert draft.records() == []
+    assert draft.records == []
 
 
 def test_producers_partitions_get_the_next_numbers_once() -> None:
@@ -60,17 +60,17 @@ def test_producers_partitions_get_the_next_numbers_once() -> None:
     draft.adopt(found, lambda key: ["G2"])
     draft.adopt(found, lambda key: ["G2"])
     draft.host("u", 1, ["G1"])
-    assert [each[1:3] for each in draft.partitions("t")[2:]] == [(2, "C"), (3, "D")]
-    assert not any(each.hosted for each in draft.partitions("t")[2:])
-    assert [each.number for each in draft.partitions("u")] == [0, 1]
+    assert [each[1:3] for each in draft.table.partitions("t")[2:]] == [(2, "C"), (3, "D")]
+    assert not any(each.hosted for each in draft.table.partitions("t")[2:])
+    assert [each.number for each in draft.table.partitions("u")] == [0, 1]
 
 
 def test_who_hosts_some_of_a_topic_takes_what_is_written_to_its_producers_partitions() -> None:
     draft = PendingChanges(begun())
     draft.adopt([TopicPartition("t", "C"), TopicPartition("u", "C")], lambda key: ["G2", "G1"])
-    assert [each.gateway for each in draft.partitions("t")] == ["G1", "G1", "G1"]
+    assert [each.gateway for each in draft.table.partitions("t")] == ["G1", "G1", "G1"]
     # No gateway hosts it: the nearest one will, if clients write to it.
-    assert [each.gateway for each in draft.partitions("u")] == ["G2"]
+    assert [each.gateway for each in draft.table.partitions("u")] == ["G2"]
 
 
 def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RefusedError) as refused:
         draft.host("u", 1, ["G1"])
     assert refused.value.code == KafkaError.POLICY_VIOLATION
-    assert draft.partitions("u") == ()
+    assert draft.table.partitions("u") == ()
 
 
 def test_who_wishes_is_told_once() -> None:
@@ -103,11 +103,11 @@ def test_a_topic_is_deleted_and_made_in_one_turn() -> None:
     draft.host("t", 1, ["G1"])
     draft.configure("t", {"max.message.bytes": 5})
     draft.delete("t", [PartitionInfo("t", "B", 0, 9), PartitionInfo("t", "C", 0, 4)])
-    assert draft.partitions("t") == ()
+    assert draft.table.partitions("t") == ()
     draft.host("t", 2, ["G2"])
     draft.configure("t", {"min.insync.replicas": 2, "max.message.bytes": None})
     draft.configure("t", {"max.message.bytes": 7})
-    for record in draft.records():
+    for record in draft.records:
         table.apply(record)
     assert table.configs("t") == {"min.insync.replicas": 2, "max.message.bytes": 7}
     assert [each.gateway for each in table.partitions("t")] == ["G2", "G2"]
@@ -120,7 +120,7 @@ def test_a_topic_that_is_deleted_twice_in_one_turn_is_deleted() -> None:
     changes.delete("t", [])
     changes.delete("t", [])
     changes.host("t", 1, ["G2"])
-    for record in changes.records():
+    for record in changes.records:
         table.apply(record)
     assert [each.gateway for each in table.partitions("t")] == ["G2"]
     assert table.skipped == 0
@@ -149,8 +149,8 @@ def test_what_a_gateway_hosted_of_a_deleted_topic_is_not_adopted() -> None:
     table = begun()
     draft = PendingChanges(table)
     draft.delete("t", [])
-    for record in draft.records():
+    for record in draft.records:
         table.apply(record)
     after = PendingChanges(table)
     after.adopt([TopicPartition("t", each) for each in "AB"], lambda key: ["G2"])
-    assert [each.address for each in after.partitions("t")] == ["B"]
+    assert [each.address for each in after.table.partitions("t")] == ["B"]

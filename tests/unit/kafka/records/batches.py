@@ -126,7 +126,7 @@ def messages_of(
 
 def records_of(batch: KafkaBatch) -> list[Parts]:
     """The decoded records."""
-    none = [None] * batch.count
+    none = [None] * len(batch.values)
     columns = [none if each is None else each.to_pylist() for each in (batch.keys, batch.headers)]
     rows = zip(columns[0], batch.values.to_pylist(), columns[1], batch.timestamps_ms, strict=True)
     return [
