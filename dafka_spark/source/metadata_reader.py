@@ -99,12 +99,10 @@ class ClusterTables:
             row: dict[str, Any] = {"store": escape(name), "state": "there"}
             if name in answers:
                 location, facts = answers[name]
-                infos = held.get(name, ())
-                counts = {
-                    "partitions": len(infos),
-                    "records": sum(each.end - each.earliest for each in infos),
-                }
-                row |= {"locations": location.locations, **counts, **facts}
+                row |= {"locations": location.locations, **facts}
+                if (infos := held.get(name)) is not None:  # null with fetch = mesh
+                    row["partitions"] = len(infos)
+                    row["records"] = sum(each.end - each.earliest for each in infos)
             elif name in endpoints:
                 row |= {"locations": endpoints[name], "state": "silent"}
             rows.append({"locations": (), **row})

@@ -397,15 +397,16 @@ class OffsetReader:
         fetch = self._options.fetch
         self._watch.clear()
         with self._connect(self._options.mesh_address) as reader:
-            if fetch == MESH:
-                return OffsetsSnapshot(merge_heads(self._discover(reader) or ()))
             over_mesh: list[PartitionInfo] | None = None
-            if reader not in _registries or not reader.endpoints():
+            if fetch == MESH or reader not in _registries or not reader.endpoints():
                 over_mesh = self._discover(reader)
             elif thorough:
                 with suppress(NoStoreError):  # the known stores still answer
                     reader.wait_for_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry = _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
+            if fetch == MESH:
+                registry.update(reader.endpoints(), reader.stores())  # for ``query_stores``
+                return OffsetsSnapshot(merge_heads(over_mesh or ()))
             answers = self._by_flight(registry, reader)
             if not answers and over_mesh is None:
                 # None of the known stores answers: this waits for one that comes back.

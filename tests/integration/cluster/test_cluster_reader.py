@@ -17,7 +17,7 @@ from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError, 
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.testing import PATIENCE_S, wait_until
-from dafka_spark.cluster import connections, known_stores
+from dafka_spark.cluster import connections, known_stores, timing
 from dafka_spark.cluster.cluster_reader import NO_MESH, KnownStoresReader, NamedStoresReader
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
@@ -120,6 +120,24 @@ def test_queries_continue_in_new_processes(pair: Sink, new_process: NewProcess) 
     new_process()
     with pytest.raises(TowerNotFoundError), pair.session() as session:
         session.refresh()
+
+
+def test_known_stores_that_have_all_died_are_no_empty_cluster(
+    pair: Sink, new_process: NewProcess
+) -> None:
+    pair.patch.setattr(timing, "KNOWN_TOWER_S", 0.1)
+    given = {"tower": pair.cluster.tower, "subscribePattern": "t", "fetchTimeoutMs": "500"}
+    write(pair, 0)
+    pair.cluster.kill_tower()
+    new_process()
+    assert count(**given) == 10
+    for index in (1, 0):
+        pair.cluster.kill_store(index)
+    with pytest.raises(ConfigError, match="no store with Arrow Flight answers"):
+        pick_store(pair.options(deliveryTimeoutMs="500"))
+    with pytest.raises(NoStoreError, match="no store was heard of") as failed:
+        count(**given)
+    assert failed.value.__notes__[0].startswith("grpc")
 
 
 def test_a_sink_continues_on_a_new_machine(
