@@ -425,9 +425,7 @@ reader of very many partitions would fill memory with such."""
 class BlockCache:
     """Blocks by key, at most ``CACHE_BYTES`` of them; the least recently used one is dropped first.
 
-    A cached block never becomes wrong: its key is reused only by blocks with the same records and
-    more, since appending and merging both only add at the end; the key includes how often records
-    were set aside.  The table shows if the block still exists.
+    A cached block never becomes wrong: its key has its first bytes on disk, with its checksum.
     """
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ from dafka_core.model.records import (
     split_by_epoch,
 )
 from dafka_core.model.timestamps import MAX_AHEAD_US, STEP_US, AheadLog, boot_us
-from dafka_core.storage.block import MAX_BLOCK_BYTES, Block, BlockCache
+from dafka_core.storage.block import HEADER, MAX_BLOCK_BYTES, Block, BlockCache
 from dafka_core.storage.block_compressor import BlockCompressor
 from dafka_core.storage.block_merger import BlockMerger
 from dafka_core.storage.entry_writer import EntryWriter
@@ -383,7 +383,6 @@ class Log(Closing):
         """
         offset, history = start, None
         while offset < end:
-            asides = self._env.asides
             with self._env.reading() as tables:
                 row = tables.visible_row(tp)
                 if row is None:
@@ -397,7 +396,7 @@ class Log(Closing):
                 # Trimmed or set aside meanwhile; records yielded before remain valid.
                 if not row.earliest <= offset < min(end, row.end):
                     return
-                found = self._batches_at(tables, row, offset, end, asides)
+                found = self._batches_at(tables, row, offset, end)
             for batch in found:
                 part = batch.between(offset, min(batch.end, end))
                 yield from split_by_epoch(part, history)
@@ -412,14 +411,13 @@ class Log(Closing):
         ends within ``max_records`` and ``max_bytes``.
         """
         results: list[RecordBatch | StoreError | None] = []
-        asides = self._env.asides
         with self._env.reading() as tables:
             for wanted in ranges:
                 if max_records <= 0 or max_bytes <= 0:
                     break
                 found: RecordBatch | StoreError | None
                 try:
-                    found = self._first(tables, wanted, asides, max_records, max_bytes)
+                    found = self._first(tables, wanted, max_records, max_bytes)
                 except StoreError as error:
                     found = error
                 if isinstance(found, RecordBatch):
@@ -491,7 +489,7 @@ class Log(Closing):
             timestamp_us += row.late_us if after_all else 0
             offset = tables.offset_of_time(row, timestamp_us)
             if offset is not None:
-                self._batches_at(tables, row, offset, offset + 1, self._env.asides)
+                self._batches_at(tables, row, offset, offset + 1)
         return offset
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
@@ -504,14 +502,14 @@ class Log(Closing):
         self._env.close()
 
     def _first(
-        self, tables: Tables, wanted: PartitionInfo, asides: int, max_records: int, max_bytes: int
+        self, tables: Tables, wanted: PartitionInfo, max_records: int, max_bytes: int
     ) -> RecordBatch | None:
         """Return the first adjacent records of a range; None if the first is not held."""
         start, end = wanted.earliest, wanted.end
         row = tables.visible_row(wanted.tp)
         if row is None or not row.earliest <= start < min(end, row.end):
             return None
-        found = concat(self._batches_at(tables, row, start, end, asides))
+        found = concat(self._batches_at(tables, row, start, end))
         count = found.count
         if count > max_records or found.values.size_bytes > max_bytes:
             fitting = found.values.fitting(start - found.offset, max_bytes)
@@ -520,20 +518,19 @@ class Log(Closing):
         return split_by_epoch(found, tables.lives.history(row))[0]
 
     def _batches_at(
-        self, tables: Tables, row: PartitionRow, offset: int, end: int, asides: int
+        self, tables: Tables, row: PartitionRow, offset: int, end: int
     ) -> list[RecordBatch]:
         """Return the records before ``end`` of the blocks found with ``offset``.
 
-        ``row`` shows that the store has it.  ``asides`` is its value before ``tables`` was opened.
+        ``row`` shows that the store has it.
         """
         batches: list[RecordBatch] = []
         for found in tables.blocks_of(row, offset):
-            # A cached one may have fewer records than its successor.
             if found.first >= end or (batches and batches[-1].end < found.first):
                 break
-            key = asides.to_bytes(8) + found.key
+            key = found.key + found.packed[: HEADER.size]
             block = self._cache.get(key)
-            if block is None or offset >= found.first + block.count:
+            if block is None:
                 block = tables.read_block(row.tp, found, Block.copied)
                 self._cache.put(key, block)
             batches.append(RecordBatch(row.tp, found.first, block.values, times=block.times))
