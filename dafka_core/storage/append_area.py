@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from dafka_core.model.values import Bytes
+from dafka_core.model.values import Bytes, Longs
 from dafka_core.storage.block import ALIGNMENT, Block, aligned, header_of, merge
 from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
 from dafka_core.storage.transaction import OffsetTable, Table
@@ -55,6 +55,8 @@ DIRECTORY = np.dtype(
     [("id", "<u8"), ("first", "<u8"), ("records", "<u4"), ("size", "<u4"), ("checksum", "<u8")]
 )
 
+_Directory = np.ndarray[tuple[int], np.dtype[np.void]]  # rows of ``DIRECTORY``
+
 
 class GroupedBlock(NamedTuple):
     """A block of a group: its partition, first offset, records, and the packed block."""
@@ -72,18 +74,21 @@ class GroupedBlock(NamedTuple):
 
 def pack_group(blocks: Sequence[GroupedBlock]) -> bytearray:
     """Pack blocks, ascending by partition and offset, as one value."""
-    sizes = [len(block.packed) for block in blocks]
     rows = [(*block[:3], len(block.packed), header_of(block.packed).checksum) for block in blocks]
-    directory = np.array(rows, DIRECTORY).tobytes()
-    at = HEADER.size + len(directory)
-    packed = bytearray(at + sum(map(aligned, sizes)))
-    packed[HEADER.size : at] = directory
-    for block, size in zip(blocks, sizes, strict=True):
-        packed[at : at + size] = block.packed
-        at += aligned(size)
-    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, len(blocks), len(packed))
-    checksum = xxhash.xxh3_64_intdigest(memoryview(packed)[CHECKED_FROM : _blocks_at(len(blocks))])
-    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, len(blocks), len(packed))
+    return _packed(np.array(rows, DIRECTORY), [block.packed for block in blocks])
+
+
+def _packed(directory: _Directory, blocks: Iterable[Bytes]) -> bytearray:
+    at = _blocks_at(len(directory))
+    packed = bytearray(at + sum(map(aligned, directory["size"].tolist())))
+    packed[HEADER.size : at] = directory.tobytes()
+    for block in blocks:
+        packed[at : at + len(block)] = block
+        at += aligned(len(block))
+    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, 0, len(directory), len(packed))
+    checked = memoryview(packed)[CHECKED_FROM : _blocks_at(len(directory))]
+    checksum = xxhash.xxh3_64_intdigest(checked)
+    HEADER.pack_into(packed, 0, MAGIC, VERSION, 0, checksum, len(directory), len(packed))
     return packed
 
 
@@ -129,17 +134,38 @@ class Group:
             with contextlib.suppress(ValueError):
                 yield from self._blocks(row, row + 1)
 
+    def without(self, partition_id: int, start: int, end: int) -> bytes | None:
+        """Return the group without a partition's blocks that end after ``start``, up to ``end``.
+
+        None if it has none, and nothing if it has no others.  Others, also damaged ones, stay as
+        they are.
+        """
+        ends = self._directory["first"] + self._directory["records"]
+        bounds = (ends > np.uint64(start)) & (ends <= np.uint64(end))
+        stays = ~(bounds & (self._directory["id"] == np.uint64(partition_id)))
+        if stays.all():
+            return None
+        left = self._directory[stays]
+        starts = self._starts(0, len(stays))[stays]
+        places = zip(starts.tolist(), left["size"].tolist(), strict=True)
+        blocks = [self._buffer[at : at + size] for at, size in places]
+        return bytes(_packed(left, blocks)) if blocks else b""
+
     def _blocks(self, row: int, stop: int) -> Iterator[GroupedBlock]:
-        before = self._directory["size"][:row].astype(np.int64)
-        start = self._blocks_at + int((-(-before // ALIGNMENT)).sum()) * ALIGNMENT
-        for partition_id, first, records, size, found in self._directory[row:stop].tolist():
-            packed = self._buffer[start : start + size]
+        rows, starts = self._directory[row:stop].tolist(), self._starts(row, stop).tolist()
+        for (partition_id, first, records, size, found), at in zip(rows, starts, strict=True):
+            packed = self._buffer[at : at + size]
             if header_of(packed).checksum != found:
                 raise ValueError(
                     f"in the place of a block of partition id {partition_id} is another one"
                 )
             yield GroupedBlock(partition_id, first, records, packed)
-            start += aligned(size)
+
+    def _starts(self, row: int, stop: int) -> Longs:
+        """Return the positions of some blocks."""
+        sizes = (self._directory["size"][:stop].astype(np.int64) + ALIGNMENT - 1) & -ALIGNMENT
+        starts: Longs = self._blocks_at + sizes.cumsum()[row:] - sizes[row:]
+        return starts
 
 
 def _blocks_at(count: int) -> int:
@@ -266,25 +292,20 @@ class AppendArea:
     def cut(self, partition_id: int, start: int, end: int = LAST_OFFSET) -> None:
         """Remove a partition's blocks with records from ``start`` to ``end``; there are copies.
 
-        Those of a damaged group stay: nothing reads them.
+        Other partitions' blocks in the same groups may be damaged; a group with a damaged directory
+        stays: nothing reads it.
         """
-
-        def stays(block: GroupedBlock) -> bool:
-            return block.partition_id != partition_id or not start < block.end <= end
-
-        self._pending[partition_id] = [*filter(stays, self._pending.get(partition_id, ()))]
-        if not self._pending[partition_id]:
-            del self._pending[partition_id]
+        for block in self._pending.pop(partition_id, ()):
+            if not start < block.end <= end:
+                self.append(block)
         for level, width in enumerate(WIDTHS):
             slots = self._slots((level, partition_id // width))
             # Copied: each put changes pages.
             for key, value in [(key, bytes(value)) for key, value in slots]:
                 with contextlib.suppress(ValueError):
-                    blocks = [*Group(value)] if value else []
-                    left = [*filter(stays, blocks)]
-                    if len(left) == len(blocks):
-                        continue
-                    self._meta.put(key, bytes(pack_group(left)) if left else b"")
+                    left = Group(value).without(partition_id, start, end) if value else None
+                    if left is not None:
+                        self._meta.put(key, left)
 
     def rewrite(self, keys: Iterable[bytes]) -> None:
         """Write damaged groups again, without damaged blocks, whose records are elsewhere."""

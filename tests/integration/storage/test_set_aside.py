@@ -83,6 +83,28 @@ def test_of_trimmed_blocks_nothing_stays_in_the_way_of_the_winner(store: Log, ap
     assert held(store) == won
 
 
+def test_none_of_them_is_read_from_a_group_with_another_partitions_damage(tmp_path: Path) -> None:
+    other = TP._replace(partition="a")  # its block is the first one of the group
+    with Log(tmp_path) as store:
+        old = replace(RecordBatch.of(TP, 0, values(4, "old")), epoch=OLD)
+        store.append([RecordBatch.of(other, 0, [b"other"]), old])
+        [(_, _, [(_, position, _)])], lease = store.lease(
+            [(other, 0, 1)], max_blocks=1, max_bytes=1
+        )
+        assert lease is not None
+        store.end_lease(lease.id)
+        data = (tmp_path / "data.mdb").read_bytes()
+        with (tmp_path / "data.mdb").open("r+b") as file:
+            file.seek(position)
+            assert data[position : position + 4] == b"DafB"
+            file.write(b"!")
+        set_aside(store, 2)
+        won = written(store, WON._replace(start=2), 2, 4, "won")
+        assert held(store) == values(4, "old")[:2] + won
+        with pytest.raises(StoreError, match="partition a: the block at offset 0 cannot be read"):
+            held(store, "a")
+
+
 def test_nothing_is_read_where_it_lay_before_a_write(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +165,25 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
         assert held(snapshot) == large(100, "old") * 3
     assert held(store) == large(100, "old") + large(200, "won")
     assert store.offset_for_time(TP, 0) == 0
+
+
+def test_a_read_that_a_replacement_overtakes_gets_no_block_of_before(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block, of which the cache has the earlier records, begins where it did."""
+    old, won = large(100, "old"), large(100, "won")
+    store.append([replace(RecordBatch.of(TP, 0, old), epoch=OLD)])
+    assert held(store) == old
+    reading = Environment.reading
+
+    def overtaken(env: Environment) -> contextlib.AbstractContextManager[Tables]:
+        monkeypatch.undo()
+        batch = RecordBatch.of(TP, 50, won)
+        store.write([SetAside(TP, 50), replace(batch, epoch=WON._replace(start=50))])
+        return reading(env)
+
+    monkeypatch.setattr(Environment, "reading", overtaken)
+    assert [value for each in store.read(TP, 0, 150) for value in each.values] == old[:50] + won
 
 
 # ---------------------------------------------------------------------
