@@ -329,12 +329,17 @@ class RetentionThread(LogThread):
         if now >= self._compare_at and any(rule.age_s is not None for rule in self.rules):
             self._log.clock.compare_stores(self._clocks_us())
             self._compare_at = now + COMPARE_S
-        if self._retention.rules:
-            self._run_steps(self._retention.steps())
-        count = self.given_up - before
-        if count and not self._closed.is_set():
-            text, extra = "retention: gave up %(records)d records", {"event": "records_given_up"}
-            _log.info(text, {"records": count}, extra=extra)
+        try:
+            if self._retention.rules:
+                self._run_steps(self._retention.steps())
+        finally:
+            count = self.given_up - before
+            if count and not self._closed.is_set():
+                text, extra = (
+                    "retention: gave up %(records)d records",
+                    {"event": "records_given_up"},
+                )
+                _log.info(text, {"records": count}, extra=extra)
         return INTERVAL_S
 
     def _run_steps(self, steps: Iterable[None]) -> None:
@@ -376,7 +381,7 @@ class UsageScan:
 
     Args:
         role: receives the result, in the store's loop.
-        compressor: that of the log; its blocks are scanned again.
+        compressor: that of the log; the log is scanned again after it has compressed blocks.
         call_soon: runs a function in that loop.
     """
 
@@ -411,13 +416,13 @@ class UsageScan:
             infos += found if self._limits.counts_bytes else ()
             yield
         if self._limits.counts_bytes:
-            yield from self._measure(infos, usage, anew=state[1] != self._scanned[1])
+            yield from self._measure(infos, usage)
         self._scanned = state
         self._due = time.monotonic() + (time.monotonic() - began) / SHARE
         self._call_soon(lambda now: self._role.on_scan(usage))
 
-    def _measure(self, infos: list[PartitionInfo], usage: Usage, *, anew: bool) -> Iterator[None]:
-        self._blocks.keep_only(() if anew else {info.tp for info in infos})
+    def _measure(self, infos: list[PartitionInfo], usage: Usage) -> Iterator[None]:
+        self._blocks.keep_only({info.tp for info in infos})
         with_records = (info for info in infos if info.earliest < info.end)
         damaged: dict[TopicPartition, StoreError] = {}
         sizes = yield from self._blocks.look_at(with_records, damaged)

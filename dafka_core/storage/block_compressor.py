@@ -121,6 +121,7 @@ class BlockCompressor:
 
         if not self._env.write(write):
             return mark  # it has changed meanwhile
+        self._env.compressed[tp] = end
         self.blocks += 1
         self.before_bytes += cold.plain_bytes
         self.after_bytes += len(packed)

@@ -24,6 +24,7 @@ import lmdb
 from dafka_core.errors import ClosedError, StoreError
 from dafka_core.model.histograms import Durations
 from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.records import TopicPartition
 from dafka_core.storage.head_changes import HeadChanges
 from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.mapped_file import FilePositions
@@ -64,6 +65,7 @@ class Environment(ProcessBound):
         damaged: the partitions in which a read has found damage.
         positions: those of values in its file.
         asides: number of times when a record at an offset may have been replaced.
+        compressed: by partition, the offset up to which blocks were compressed since opening.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
@@ -71,6 +73,7 @@ class Environment(ProcessBound):
         self.changes = HeadChanges()
         self.syncs = Durations()
         self.asides = 0
+        self.compressed: dict[TopicPartition, int] = {}
         self._changed = threading.Condition()
         self._uses = 0
         self._written_bytes = 0

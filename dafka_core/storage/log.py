@@ -126,6 +126,7 @@ class Log(Closing):
         self._env = Environment(self.directory, map_size_bytes=map_size_bytes)
         self.changes, self.syncs = self._env.changes, self._env.syncs
         """The partitions changed since opening, and the durations of syncs."""
+        self.compressed = self._env.compressed
         self._cache = BlockCache()
         self.linker = Linker(self._env)  # the creator of links, for the merging thread
         self._merger = BlockMerger(self._env)

@@ -11,13 +11,14 @@ import heapq
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from dafka_core.config.topic_rules import RetentionRule, rule_of
-from dafka_core.errors import StoreError
+from dafka_core.errors import ClosedError, DafkaError, StoreError
 from dafka_core.model.names import quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.storage.log import Log
@@ -91,12 +92,14 @@ STEP_BYTES: Final = 64 << 20  # bytes examined at a time; LMDB reuses no freed p
 class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
     """The available offsets of partitions, and their blocks.
 
-    They are examined in small steps, and no block again while its offsets are unchanged.
+    They are examined in small steps, and no block again while its offsets are unchanged, unless it
+    was compressed.
     """
 
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
+        self._compressed: dict[TopicPartition, int] = {}  # as ``Log.compressed`` at the last look
 
     def found(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[HeldBlock]]:
         """Return the blocks of those partitions that were examined and exist."""
@@ -106,31 +109,31 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
         """Forget all other partitions."""
         for tp in self.keys() - tps:
             del self[tp]
+            self._compressed.pop(tp, None)
 
     def look_at(
-        self,
-        partitions: Iterable[PartitionInfo],
-        damaged: dict[TopicPartition, StoreError] | None = None,
+        self, partitions: Iterable[PartitionInfo], damaged: dict[TopicPartition, StoreError]
     ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
         """Examine the blocks of partitions, a few in each step; return them.
 
-        With ``damaged``, which receives their errors, damaged partitions are as last seen.
+        Damaged partitions, whose errors ``damaged`` receives, are as last seen.
         """
         infos = list(partitions)
         for info in infos:
-            if info.tp not in self or self[info.tp][0] != info:
+            before = self.get(info.tp, (None,))[0], self._compressed.get(info.tp, 0)
+            if before != (info, self._log.compressed.get(info.tp, 0)):
                 try:
                     yield from self.look(info.tp)
                 except StoreError as error:
-                    if damaged is None:
-                        raise
                     damaged[info.tp] = error
         return self.found(info.tp for info in infos)
 
     def look(self, tp: TopicPartition) -> Iterator[None]:
         """Examine the blocks of a partition that were not examined before."""
         _, blocks = self.get(tp, (None, []))
-        known = {(block.first, block.end): block for block in blocks}
+        before, compressed = self._compressed.get(tp, 0), self._log.compressed.get(tp, 0)
+        kept = (block for block in blocks if not before < block.end <= compressed)
+        known = {(block.first, block.end): block for block in kept}
         while True:
             examined_bytes = 0
             with self._log.snapshot() as snapshot:
@@ -148,6 +151,7 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
             if examined_bytes < STEP_BYTES:
                 break
         self[tp] = info, [known[bounds] for bounds in wanted]
+        self._compressed[tp] = compressed
 
 
 TRIM_BLOCKS: Final = 16  # blocks deleted at a time: appends wait meanwhile, as for another append
@@ -208,11 +212,16 @@ class Retention:
         self._doomed: list[tuple[PartitionInfo, int]] = []
         self._doomed_blocks = 0
         self._earliest: dict[TopicPartition, int] = {}
+        self._damaged: dict[TopicPartition, StoreError] = {}
 
     def steps(self) -> Iterator[None]:
-        """Make one pass in steps.  After a DafkaError, also of archiving, the next starts over."""
+        """Make one pass in steps; raise the first DafkaError at the end.
+
+        A damaged partition, or a topic that cannot be archived, is kept, and the others continue.
+        """
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
+        self._damaged, failed = {}, list[DafkaError]()
         waits, self._waits = self._waits, {}
         if self._readers is not None:
             self._readers.look()
@@ -227,10 +236,15 @@ class Retention:
             seen.update(info.tp for info in partitions)
             limit = rule_of(topic, self._until_read) if self._readers is not None else None
             self._topic = _TopicPass(now_us if is_right else 0, limit, partitions)
-            if rule.age_s is not None and is_right:
-                yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
-            if rule.size_bytes is not None:
-                yield from self._by_size(partitions, rule.size_bytes)
+            try:
+                if rule.age_s is not None and is_right:
+                    yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
+                if rule.size_bytes is not None:
+                    yield from self._by_size(partitions, rule.size_bytes)
+            except ClosedError:
+                raise
+            except DafkaError as error:
+                failed.append(error)
         yield from self._trim()
         for topic, reader in self._waits.items():
             if waits.get(topic) != reader:
@@ -240,7 +254,16 @@ class Retention:
         for tp in self._first.keys() - seen:
             del self._first[tp]
         self._held.keep_only(seen)
+        for failure in (*self._damaged.values(), *failed):
+            raise failure
         self.counts.passes += 1
+
+    @contextmanager
+    def _noting(self, tp: TopicPartition) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            self._damaged[tp] = error
 
     def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
         for info in partitions:
@@ -248,31 +271,35 @@ class Retention:
             # More records may have been merged into the block; then its greatest time is later.
             if earliest == info.earliest and newest_us >= before_us:
                 continue
-            with self._log.snapshot() as snapshot:
-                blocks = snapshot.blocks(info.tp)
-                if blocks is None:
-                    continue
-                count = old_blocks(blocks, before_us)
-                held, bounds = blocks.info, blocks.bounds
-                if count < len(blocks):
-                    first = blocks[count]
-                    start = max(first.first, held.earliest)
-                    self._first[info.tp] = start, first.newest_us
-            yield
-            yield from self._doom(held, bounds[: count + 1])
+            with self._noting(info.tp):
+                with self._log.snapshot() as snapshot:
+                    blocks = snapshot.blocks(info.tp)
+                    if blocks is None:
+                        continue
+                    count = old_blocks(blocks, before_us)
+                    held, bounds = blocks.info, blocks.bounds
+                    if count < len(blocks):
+                        first = blocks[count]
+                        start = max(first.first, held.earliest)
+                        self._first[info.tp] = start, first.newest_us
+                yield
+                yield from self._doom(held, bounds[: count + 1])
 
     def _by_size(self, partitions: list[PartitionInfo], size_bytes: int) -> Iterator[None]:
-        held = yield from self._held.look_at(partitions)
+        held = yield from self._held.look_at(partitions, self._damaged)
         doomed = before_by_size(held, size_bytes)
         if not doomed:
             return
         for tp in doomed:  # blocks may have been merged since
-            yield from self._held.look(tp)
+            with self._noting(tp):
+                yield from self._held.look(tp)
         held = self._held.found(held)
         for tp, before in before_by_size(held, size_bytes).items():
-            info, blocks = self._held[tp]
-            bounds = [block.first for block in blocks] + [info.end]
-            yield from self._doom(info, bounds[: bisect_right(bounds, before)])
+            if tp not in self._damaged:
+                info, blocks = self._held[tp]
+                bounds = [block.first for block in blocks] + [info.end]
+                with self._noting(tp):
+                    yield from self._doom(info, bounds[: bisect_right(bounds, before)])
 
     def _doom(self, info: PartitionInfo, bounds: Sequence[int]) -> Iterator[None]:
         if len(bounds) < 2:
@@ -289,11 +316,12 @@ class Retention:
             if len(bounds) < 2:
                 return
             before = bounds[-1]
-            self._count_unread(info, before, unread)
         if self._archive is not None:
             before = self._archive(info.tp, before)
             yield
         bounds = bounds[: bisect_right(bounds, before)]
+        if unread is not None and len(bounds) > 1:
+            self._count_unread(info, bounds[-1], unread)
         for start in range(0, len(bounds) - 1, TRIM_BLOCKS):
             part = bounds[start : start + TRIM_BLOCKS + 1]
             self._doomed.append((info, part[-1]))
@@ -313,7 +341,7 @@ class Retention:
             yield
         if topic.limit.size_bytes is not None:
             if topic.before is None:
-                held = yield from self._held.look_at(topic.partitions)
+                held = yield from self._held.look_at(topic.partitions, self._damaged)
                 topic.before = before_by_size(held, topic.limit.size_bytes)
             found = max(found, topic.before.get(info.tp, 0))
         return found

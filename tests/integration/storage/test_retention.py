@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dafka_core.config.topic_rules import parse_rules
-from dafka_core.errors import StoreError
+from dafka_core.config.topic_rules import parse_compression, parse_rules
+from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.log_entries import SetAside, Stage
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.storage import Log, block, entry_writer, retention
@@ -83,6 +83,25 @@ def test_by_size_the_oldest_blocks_of_a_topic_go(store: Log, clock: Clock) -> No
     retention.rules = parse_rules("*=1B")
     once(retention)
     assert held(store) == {A: (30, 40), B: (20, 20), OTHER: (0, 10)}
+
+
+def test_by_size_compressed_blocks_count_as_they_are_on_the_disk(store: Log, clock: Clock) -> None:
+    for _ in range(4):
+        put(store, A, 100)
+    retention = Retention(store, parse_rules("flights=450kB"))
+    once(retention)
+    clock.now_us = 100 * S
+    compressor = store.compressor(parse_compression("*=zstd"), after_s=60)
+    while compressor.step():
+        pass
+    assert compressor.blocks == 4
+    for _ in range(4):
+        put(store, A, 100)
+    once(retention)
+    assert held(store) == {A: (0, 800)}
+    put(store, A, 100)
+    once(retention)
+    assert held(store) == {A: (400, 900)}
 
 
 def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
@@ -329,6 +348,26 @@ def test_beyond_its_limits_it_goes_and_that_is_said(
     assert any(said in message for message in caplog.messages)
 
 
+def test_what_waits_for_the_archive_is_not_said_to_be_gone(
+    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(store, clock)
+    archived = 0
+    retention = Retention(
+        store,
+        parse_rules("flights=50s"),
+        lambda tp, before: min(archived, before),
+        parse_rules("*=60s"),
+        Query(A=10),
+    )
+    once(retention)
+    assert (held(store)[A], retention.counts.unread, caplog.messages) == ((0, 60), 0, [])
+    archived = 40
+    once(retention)
+    assert (held(store)[A], retention.counts.unread) == ((40, 60), 30)
+    assert "deleted 30 records that query 'hourly' has not read" in caplog.text
+
+
 def test_by_size_too_nothing_goes_before_it_is_read(store: Log, clock: Clock) -> None:
     filled(store, clock)
     query = Query(A=20, B=60)
@@ -377,6 +416,42 @@ def test_a_damaged_block_is_named(tmp_path: Path) -> None:
         blocks(log)
 
 
+@pytest.mark.parametrize("rules", ["*=60s", "*=1kB", "*=60s,1kB"])
+def test_a_damaged_partition_is_kept_and_the_others_are_not(
+    tmp_path: Path, clock: Clock, rules: str
+) -> None:
+    with Log(tmp_path, clock_us=clock) as log:
+        for tp, _ in itertools.product((A, B, OTHER), range(3)):
+            put(log, tp)
+    change(tmp_path, b"blocks", bytes(16), b"no block")
+    clock.now_us = 100 * S
+    with Log(tmp_path, clock_us=clock) as log:
+        retention = Retention(log, parse_rules(rules))
+        for _ in range(2):
+            with pytest.raises(StoreError, match="block at offset 0 cannot be read"):
+                once(retention)
+            # A size leaves the newest block of the topic.
+            left = 30 if rules.startswith("*=60s") else 20
+            assert held(log) == {A: (0, 30), B: (left, 30), OTHER: (left, 30)}
+        assert retention.counts.records == 2 * left
+
+
+def test_a_topic_that_cannot_be_archived_is_kept_and_the_others_are_not(
+    store: Log, clock: Clock
+) -> None:
+    def archive(tp: TopicPartition, before: int) -> int:
+        if tp.topic == A.topic:
+            raise DafkaError("its name is too long for a directory")
+        return before
+
+    for tp in (A, B, OTHER):
+        put(store, tp)
+    clock.now_us = 100 * S
+    with pytest.raises(DafkaError, match="too long"):
+        once(Retention(store, parse_rules("*=60s"), archive))
+    assert held(store) == {A: (0, 10), B: (0, 10), OTHER: (10, 10)}
+
+
 def test_several_partitions_are_trimmed_in_one_step(store: Log) -> None:
     for tp in (A, B):
         put(store, tp)
@@ -397,7 +472,7 @@ def large(store: Log) -> Log:
 
 def sizes(blocks: HeldBlocks, log: Log) -> tuple[dict[TopicPartition, int], int]:
     """Return the size of each partition, and the number of steps that found it."""
-    looking, steps = blocks.look_at(log.partitions()), 0
+    looking, steps = blocks.look_at(log.partitions(), {}), 0
     while True:
         try:
             next(looking)
