@@ -28,10 +28,10 @@ import msgspec
 import xxhash
 
 from dafka_core.errors import StoreError
-from dafka_core.model.epochs import Epoch, History, prefix
+from dafka_core.model.epochs import Epoch, prefix
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
 from dafka_core.storage.open_environment import FORMAT, Opened, affordable_bytes, open_tables
-from dafka_core.storage.rows import LAST_OFFSET
+from dafka_core.storage.rows import LAST_OFFSET, PartitionRow, partition_key
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.storage.tables import Tables
@@ -42,7 +42,9 @@ from dafka_core.system.files import OWNERS_ALONE, make_directory, move
 # An incremental backup copies the tables of rows and of notes completely, since they are small, and
 # of each partition the blocks with records that the earlier backup lacks. Blocks change only by
 # records added at their end, by merging, which preserves the records, and when records are set
-# aside; then the histories differ, and all blocks of the partition are copied.
+# aside; then the histories differ, and all blocks of the partition are copied, as are those of
+# records set aside. So they are if another log has taken the address: its ids are of other
+# partitions.
 #
 # The first entry belongs to no table and describes the others, and the last one has their number.
 
@@ -61,7 +63,7 @@ class Entry(NamedTuple):
 class Known(NamedTuple):
     """An earlier backup's records of a partition, by its id: all blocks up to ``end``.
 
-    ``history`` identifies the history of these records.
+    ``history`` identifies the partition, and the history of these records.
     """
 
     id: int
@@ -77,7 +79,7 @@ def entries(
     for row in tables.all_rows():
         if row.id in known:
             end = known[row.id].end
-            same = history_text(prefix(tables.lives.history(row), end)) == known[row.id].history
+            same = history_text(tables, row, end) == known[row.id].history
             starts[row.id] = end if same and end <= row.end else 0
     whole = sorted(each for each, start in starts.items() if start < known[each].end)
     yield _fact(b"first", {**facts, "format": FORMAT, "whole": whole})
@@ -98,13 +100,15 @@ def known_of(tables: Tables) -> list[Known]:
     for row in tables.all_rows():
         grouped = tables.area.of_partition(row.id)
         end = min([each.first for each in grouped if each.end > row.earliest] + [row.end])
-        found.append(Known(row.id, end, history_text(prefix(tables.lives.history(row), end))))
+        found.append(Known(row.id, end, history_text(tables, row, end)))
     return found
 
 
-def history_text(history: History) -> str:
-    """Return the text that identifies a history in a request."""
-    return xxhash.xxh3_64_hexdigest(b"".join(map(Epoch.packed, history)))
+def history_text(tables: Tables, row: PartitionRow, end: int) -> str:
+    """Return the text that identifies a partition, and its history before an offset."""
+    history = prefix(tables.lives.history(row), end)
+    name = partition_key(row.tp)
+    return xxhash.xxh3_64_hexdigest(b"".join((*map(Epoch.packed, history), name)))
 
 
 def fact(entry: Entry) -> dict[str, Any]:
@@ -360,12 +364,14 @@ def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
         earliest = {row.id: row.earliest for row in new.all_rows()}
         earliest |= {each.id: each.start for each in AsideArea(new).listed()}
         firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
-        whole = set(after.manifest.whole)
+        continued = {row.id for row in new.all_rows()}.difference(after.manifest.whole)
+        ends = {each.id: each.end for each in known if each.id in continued}
         with opened.env.begin(write=True, buffers=True) as txn:
             tables = Tables(opened, txn)
-            for each in known:
-                start = 0 if each.id in whole else min(firsts.get(each.id, each.end), each.end)
-                tables.delete_blocks(each.id, list(tables.firsts(each.id, start)))
+            for each in list(tables.ids_with_blocks()):
+                end = ends.get(each, 0)
+                start = min(firsts.get(each, end), end)
+                tables.delete_blocks(each, list(tables.firsts(each, start)))
             for table in (opened.meta, opened.partitions):
                 txn.drop(table, delete=False)
         found = (Entry(number, *each) for number in range(FACTS) for each in new.entries(number))

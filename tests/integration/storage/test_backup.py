@@ -41,7 +41,7 @@ from tests.integration.storage.changing_log import ChangingLog, told
 from tests.integration.storage.limits import limited
 from tests.integration.storage.linked import checked, link
 from tests.integration.storage.processes import TP, put
-from tests.integration.storage.staged import clean, large, values
+from tests.integration.storage.staged import clean, held, large, values
 from tests.integration.storage.staged import put as staged_put
 
 FACTS: dict[str, Any] = {"dafka": "1"}
@@ -295,6 +295,45 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
         whole, firsts = firsts_of_new(log, dict(known))
         assert whole == [0]
         assert firsts[0] == 0
+
+
+def test_a_store_that_has_taken_the_address_of_another_continues_no_wrong_partition(
+    tmp_path: Path,
+) -> None:
+    """Its log has other ids; no epochs are known of records of C producers."""
+    written = {name: large(100, name) for name in "pq"}
+    for names in ("pq", "qp"):
+        with Log(tmp_path / names) as log:
+            for name in names:
+                staged_put(log, written[name], name)
+            previous = None if names == "pq" else Backup(tmp_path / "backup pq")
+            back_up(log, tmp_path / f"backup {names}", previous)
+    with restore(tmp_path / "backup qp", tmp_path / "restored") as log:
+        assert {name: held(log, name) for name in "pq"} == written
+
+
+def test_merged_records_that_were_set_aside_take_the_place_of_their_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dafka_core.storage.block.MAX_BLOCK_RECORDS", 300)
+    with Log(tmp_path / "store") as log:
+        for _ in range(2):
+            staged_put(log, large(100))
+        log.write([SetAside(TopicPartition("t", "p"), 0)])
+        back_up(log, tmp_path / "first")
+        clean(log)
+        back_up(log, tmp_path / "second", Backup(tmp_path / "first"))
+        firsts = aside_firsts(log)
+    assert firsts == [0]
+    with restore(tmp_path / "second", tmp_path / "restored") as log:
+        assert aside_firsts(log) == firsts
+        assert [value for batch in log.read_aside(1) for value in batch.values] == large(100) * 2
+
+
+def aside_firsts(log: Log) -> list[int]:
+    [aside] = log.aside()
+    with log.snapshot() as tables:
+        return list(tables.firsts(aside.id, 0))
 
 
 def test_small_records_lie_among_the_notes_and_come_with_them(tmp_path: Path) -> None:
