@@ -54,8 +54,7 @@ class LogThread(ProcessBound):
     """A thread that works on a log beside its store, in small steps, until the log is closed.
 
     It calls each function of ``jobs`` in turn, then pauses for the longest time that one of them
-    has returned.  It logs an error of the disk or of archiving, counts it, and retries after
-    ``RETRY_S``.
+    has returned.  It logs an error, counts it, and retries after ``RETRY_S``.
     """
 
     def __init__(
@@ -93,9 +92,11 @@ class LogThread(ProcessBound):
             return job() or 0.0
         except (ClosedError, NodeFailedError):
             raise
-        except DafkaError as error:
+        except Exception as error:  # noqa: BLE001 -- such as of memory: the disk would become full
             self.failed_count += 1
-            _log.error("%s: %s", self._task, error, extra={"event": self._event})
+            unexpected = None if isinstance(error, DafkaError) else error
+            extra = {"event": self._event}
+            _log.error("%s: %s", self._task, error, exc_info=unexpected, extra=extra)
             return RETRY_S
 
     def _is_busy(self) -> bool:

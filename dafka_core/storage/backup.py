@@ -285,10 +285,10 @@ def made_whole(directory: Path) -> Iterator[Path]:
     Raises StoreError if ``directory`` is not empty, or cannot be created.
     """
     directory = directory.absolute()
-    made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
     with translated(directory):
         if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
             raise _taken(directory)
+        made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
         make_directory(made, OWNERS_ALONE)
     try:
         yield made

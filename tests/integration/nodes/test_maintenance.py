@@ -263,6 +263,26 @@ def test_an_unreadable_history_keeps_no_other_partition_from_its_turn(
 # -- merging ---------------------------------------------------------------------------------------
 
 
+def test_a_merger_goes_on_after_an_error_that_no_one_expected(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(maintenance, "RETRY_S", 0.02)
+    steps = iter([MemoryError("64 MiB")])
+
+    def step() -> bool:
+        for error in steps:
+            raise error
+        return False
+
+    with closing(MergeThread(log, 24, step)) as thread:
+        wait_until(lambda: thread.failed_count)
+        for _ in range(9):
+            put(log)
+        wait_until(lambda: thread.merged_count)
+    assert "merging, compressing or linking blocks: 64 MiB" in caplog.text
+    assert "Traceback" in caplog.text
+
+
 @pytest.fixture
 def merge(log: Log) -> Iterator[Callable[[], MergeThread]]:
     mergers = []

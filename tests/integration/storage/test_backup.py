@@ -142,7 +142,7 @@ def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
 
 def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for taken in ("file", "."):
+    for taken in ("file", ".", "/"):
         with pytest.raises(StoreError, match="not empty"), made_whole(tmp_path / taken):
             pass
     with contextlib.suppress(ZeroDivisionError), made_whole(tmp_path / "a" / "b") as made:
