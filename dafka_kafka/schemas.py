@@ -100,6 +100,34 @@ for _request in _REQUESTS.values():
     _skip_tags(_request._struct)  # noqa: SLF001
 
 
+MAX_PARTITIONS: Final = 20_000
+"""Partitions and topics in a Produce request, which may be large. Each takes few bytes there, and
+some hundred as a Python object; a producer sends to a few hundred partitions at once."""
+
+
+def _limit_partitions(structure: Any, *statements: str) -> None:
+    """Have the code that decodes a structure run statements first, and count structures in it."""
+    emit = structure.emit_decode_from
+
+    def emit_limited(ctx: Any, name: str, indent: str, **form: Any) -> None:
+        ctx.globs["_refuse"] = _refuse_partitions
+        for each in statements:
+            ctx.emit(indent, each)
+        emit(ctx, name, indent, **form)
+
+    structure.emit_decode_from = emit_limited
+    for each in structure.fields.values():
+        if each.is_struct_array():
+            _limit_partitions(each.array_of, "left -= 1", "if left < 0: _refuse()")
+
+
+def _refuse_partitions() -> None:
+    raise ProtocolError(f"a request with records for more than {MAX_PARTITIONS} partitions")
+
+
+_limit_partitions(_MESSAGES["ProduceRequest"]._struct, f"left = {MAX_PARTITIONS}")  # noqa: SLF001
+
+
 def __getattr__(name: str) -> Any:
     """Return a message class by Kafka's name, as ``MetadataResponse``."""
     if name not in _MESSAGES:
