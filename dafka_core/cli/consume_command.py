@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -337,12 +337,11 @@ def selects_records(function: Callable[..., None]) -> Callable[..., None]:
 class Selection:
     """The records of a topic that a user requests."""
 
-    # without ``since_us``
-    start: Position = field(default_factory=lambda: Position(EARLIEST))
-    since_us: int | None = None
-    until_us: int | None = None  # exclusive
-    partitions: tuple[str, ...] = ()  # only these; empty for all
-    ends: bool = True  # end with the last record that exists now
+    start: Position  # the first one, unless ``since_us`` is given
+    since_us: int | None
+    until_us: int | None  # exclusive
+    partitions: tuple[str, ...]  # only these; empty for all
+    ends: bool  # end with the last record that exists now
 
     @classmethod
     def of(
