@@ -386,9 +386,7 @@ class Api:
         With ``pages`` also ``more``, by which the next request continues.
         """
         clients, snapshot, asked = self.view.clients(), self.snapshot, request.query_params
-        topic, partition = _name(request, "topic"), ""
-        if "partition" in asked:
-            partition = _name(request, "partition")
+        topic, partition = _name(request, "topic"), unescape(asked.get("partition", ""))
         if asked.get("more"):
             view = self._views.named(asked["more"])
         else:
