@@ -337,8 +337,8 @@ class OffsetReader:
         """
         with self._connect(self._options.mesh_address) as reader:
             missing = reader.missing_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
-            reachable = len(reader.stores())
-        check_min_stores("minStores", self._options.min_stores, reachable, missing)
+            there = {*reader.stores()} - {each.store for each in missing}
+        check_min_stores("minStores", self._options.min_stores, len(there), missing)
         for each in missing:
             _log.warning("%s", warning(each))
 
