@@ -15,7 +15,6 @@ import click
 from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
-from dafka_core.model.positions import parse_time_us
 
 if TYPE_CHECKING:
     from dafka_core.audit.verification import Recompute, VerifiedBatch
@@ -136,12 +135,13 @@ def fork(path: str, to: str) -> None:
 @flags.option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
 @flags.option(
     "--to-time",
+    type=flags.TIME,
     metavar="TIME",
     help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
 )
 @stopped_option
 @flags.result_option
-def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: bool) -> None:
+def rewind(path: str, *, to_batch: int | None, to_time: int | None, stopped: bool) -> None:
     """Back up a checkpoint, then remove the batches after an earlier one.
 
     Rows that the query has written since are not removed. A sink of format dafka refuses different
@@ -154,7 +154,7 @@ def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: boo
         raise click.BadParameter("or --to-time is required", param_hint="'--to-batch'")
     found = Checkpoint.read(path)
     if to_time is not None:
-        to_batch = checkpoint.last_until(found, _time_ms(to_time))
+        to_batch = checkpoint.last_until(found, to_time / 1000)
     assert to_batch is not None
     last = found.last.number
     backup = checkpoint.rewind(found, to_batch, is_stopped=stopped)
@@ -180,13 +180,6 @@ def reset(path: str, *, stopped: bool) -> None:
     backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
     text = f"{path} is empty: the query starts anew, with a new id. The backup is {backup}"
     output.done(text, checkpoint=str(path), backup=str(backup))
-
-
-def _time_ms(text: str) -> float:
-    try:
-        return parse_time_us(text) / 1000
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--to-time'") from None
 
 
 def _done(made: Checkpoint, **facts: Any) -> None:

@@ -14,7 +14,15 @@ import click
 from click.core import ParameterSource
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import PREFIX, SETTINGS, Option, argument, json_option, settings_of
+from dafka_core.cli.flags import (
+    PREFIX,
+    SETTINGS,
+    Option,
+    argument,
+    file_errors,
+    json_option,
+    settings_of,
+)
 from dafka_core.config.options import unknown
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.name_limits import nearest_name, what_there_is
@@ -52,17 +60,11 @@ _Setting = tuple[str, str, Found]
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of the environment and the file when the command starts.
+    """Settings of the environment and the file when the command starts."""
 
-    Attributes:
-        path: the file, if one was found.
-        profile: the chosen profile, or empty.
-        settings: of the applicable sections of the file, in order of precedence.
-    """
-
-    path: Path | None = None
-    profile: str = ""
-    settings: tuple[_Setting, ...] = ()
+    path: Path | None = None  # the file, if one was found
+    profile: str = ""  # the chosen profile, or empty
+    settings: tuple[_Setting, ...] = ()  # of the sections that apply, in order of precedence
 
     def find(self, name: str, command: str = "") -> Found | None:
         """Return the file's value for a command, or for all commands without one."""
@@ -126,10 +128,10 @@ def _path(config: str | None) -> Path | None:
 def _content(path: Path) -> dict[str, Any]:
     import tomllib
 
+    with file_errors("config", path, "read"):
+        content = path.read_bytes()
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError("config", str(path), f"cannot be read: {error.strerror}") from None
+        return tomllib.loads(content.decode())
     except ValueError as error:  # also of what is not UTF-8
         raise ConfigError("config", str(path), f"is not TOML: {error}") from None
 

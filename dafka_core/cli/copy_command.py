@@ -27,6 +27,7 @@ from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.name_limits import nearest_name, what_there_is
 from dafka_core.model.names import escape, quoted, text_of
 from dafka_core.model.opened_records import opened_records
+from dafka_core.model.positions import Position
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch
 from dafka_core.system.files import open_new
 
@@ -89,18 +90,14 @@ Write = Callable[[RecordBatch], object]
 @contextmanager
 def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
     """Yield a function that writes to a new file; raise ConfigError if that is impossible."""
-    try:
-        with (
-            open_new(Path(place.name), replaces=overwrite) as file,
-            _WRITERS[place.kind](file) as write,
-        ):
-            yield write
-    except FileExistsError:
-        why = "already exists: choose another name, or add --overwrite"
-        raise ConfigError("file", escape(place.name), why) from None
-    except OSError as error:
-        why = f"cannot be written: {error.strerror}"
-        raise ConfigError("file", escape(place.name), why) from None
+    path = Path(place.name)
+    with flags.file_errors("file", path, "written"):
+        try:
+            with open_new(path, replaces=overwrite) as file, _WRITERS[place.kind](file) as write:
+                yield write
+        except FileExistsError:
+            why = "already exists: choose another name, or add --overwrite"
+            raise ConfigError("file", escape(place.name), why) from None
 
 
 @contextmanager
@@ -207,9 +204,9 @@ def copy(
     source: str,
     target: str,
     *,
-    offset: str | None,
-    since: str | None,
-    until: str | None,
+    offset: Position | None,
+    since: int | None,
+    until: int | None,
     partition: Sequence[str],
     resume: bool,
     follow: bool,
@@ -224,11 +221,7 @@ def copy(
     Keys, headers, null values and timestamps are preserved. A file appears once it is complete.
     """
     origin, destination = Place.parse(source), Place.parse(target)
-    topics = [
-        flags.TOPIC.convert(each.name, None, None)
-        for each in (origin, destination)
-        if not each.kind
-    ]
+    topics = [flags.parse_topic(each.name) for each in (origin, destination) if not each.kind]
     keeps_offsets = resume or follow
     chosen = any(each is not None for each in (offset, since, until))
     if not topics:

@@ -88,11 +88,8 @@ def new(
     patterns = patterns_of({PRODUCE: produce, CONSUME: consume}, roles, "keys")
     if addresses:
         patterns["addresses"] = parse_patterns(addresses)
-    try:
+    with flags.file_errors("keys", directory, "written to"):
         public, secret = new_key(Path(directory), name, roles, **patterns)
-    except OSError as error:
-        why = f"cannot be written to ({error.strerror})"
-        raise ConfigError("keys", escape(directory), why) from None
     output.info(f"created a key with {', '.join(roles)}:")
     output.info(f"  {escape(str(secret))} is for its owner only (--secret-key-file)")
     output.info(f"  {escape(str(public))} is for nodes that admit it (--allowed-keys DIR)")
@@ -126,11 +123,8 @@ def renew(name: str, *, directory: str) -> None:
     """
     from dafka_core.security.key_files import renew
 
-    try:
+    with flags.file_errors("keys", directory, "written to"):
         renew(Path(directory), name)
-    except OSError as error:
-        why = f"cannot be written to ({error.strerror})"
-        raise ConfigError("keys", escape(directory), why) from None
     path = escape(str(Path(directory) / name))
     output.info(f"wrote the certificate into {path}.key: copy it to all nodes that admit this key")
 

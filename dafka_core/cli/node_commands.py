@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from dafka_core.cli.store_clients import served
 from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
 from dafka_core.errors import DafkaError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape
 from dafka_core.model.records import PartitionInfo
 from dafka_core.ops.metrics_options import MetricsOptions
@@ -153,7 +153,8 @@ def _forget_in(directory: str, address: str) -> None:
     with log_of(directory) as log:
         met = {escape(each.store): each.store for each in log.met()}
         if address not in met:
-            raise DafkaError(f"the store knows no store {address}; {near_address(address, met)}")
+            near = what_there_is(address, met.values(), "known stores")
+            raise DafkaError(f"the store knows no store {address} ({near})")
         log.forget(met[address])
 
 
@@ -169,7 +170,8 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
     if address in map(escape, running):
         raise DafkaError(f"store {address} is running: stop it first, or it becomes known again")
     if address not in missing:
-        raise DafkaError(f"no missing store is {address}; {near_address(address, missing)}")
+        near = what_there_is(address, missing.values(), "missing stores")
+        raise DafkaError(f"no missing store is {address} ({near})")
     failed = [f"store {each} serves no Flight" for each in silent]
     for client in clients:
         try:
@@ -181,13 +183,6 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
         output.error(f"{why}: it still knows {address}; stop it and name its directory")
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def near_address(address: str, known: Collection[str]) -> str:
-    """Suggest the nearest known store, or list all."""
-    if near := nearest_name(address, known):
-        return f"did you mean {near}?"
-    return f"known: {', '.join(sorted(known)) or 'none'}"
 
 
 DESK_DIRECTORY: Final = "dafka-data"
@@ -284,7 +279,8 @@ def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str
         raise DafkaError(f"store {address} is running: only a store that is gone can be replaced")
     known = set(filter(_ADDRESS.fullmatch, missing | named.difference(running)))
     if address not in known:
-        raise DafkaError(f"no missing store is {address}; {near_address(address, known)}")
+        near = what_there_is(address, known, "missing stores")
+        raise DafkaError(f"no missing store is {address} ({near})")
     for away in sorted(missing - {address}):
         why = f"store {away} is missing, and may have records that {address} had"
         raise DafkaError(f"{why}: start it, or make the others forget it ('dafka store forget')")

@@ -45,10 +45,7 @@ _QUOTE: Final = b'"'
 class BadInputError(DafkaError):
     """An invalid line of an input; the lines before it are published."""
 
-    sentence = (
-        "line {number} of {source} is invalid: {why}; this and the following lines are not "
-        "published"
-    )
+    sentence = "line {number} of {source} {why}; this and the following lines are not published"
     source: str
     number: int
     why: str
@@ -77,14 +74,6 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class PartlyError(ValueError):
-    """An invalid line; ``before`` contains the records before it in the same call."""
-
-    def __init__(self, before: Columns, why: str) -> None:
-        super().__init__(why)
-        self.before = before
-
-
 class Decoder(ABC):
     """Decodes the lines of an input incrementally.
 
@@ -100,11 +89,12 @@ class Decoder(ABC):
         self._headers = headers
 
     @abstractmethod
-    def decode(self, lines: list[bytes]) -> Columns:
-        """Return the complete records; raise PartlyError for an invalid line."""
+    def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
+        """Return the complete records before an invalid line, and why it is invalid."""
 
-    def end(self) -> None:  # noqa: B027 -- most have nothing left
-        """Raise ValueError if the last record is incomplete."""
+    def end(self) -> str:
+        """Return why the last record is incomplete; empty if it is complete."""
+        return ""
 
 
 class LineRecords(Decoder):
@@ -114,7 +104,7 @@ class LineRecords(Decoder):
         super().__init__(key, headers)
         self._separator = separator
 
-    def decode(self, lines: list[bytes]) -> Columns:
+    def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
         """Return all lines: none is invalid."""
         self.line += len(lines)
         headers = [self._headers] * len(lines) if self._headers else None
@@ -122,16 +112,18 @@ class LineRecords(Decoder):
             pairs = [line.partition(self._separator) for line in lines]
             keys = [key if found else self._key for key, found, _ in pairs]
             values = [value if found else line for line, found, value in pairs]
-            return Columns(values, keys, headers)
-        return Columns(lines, None if self._key is None else [self._key] * len(lines), headers)
+            return Columns(values, keys, headers), ""
+        same = None if self._key is None else [self._key] * len(lines)
+        return Columns(lines, same, headers), ""
 
 
 class _Parsed(Decoder):
     """Base of decoders of single records."""
 
-    def decode(self, lines: list[bytes]) -> Columns:
+    def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
         """See ``Decoder``: an invalid record does not drop those before it."""
         values, keys, headers = [], [], []
+        why = ""
         try:
             for line in lines:
                 self.line += 1
@@ -140,8 +132,8 @@ class _Parsed(Decoder):
                     keys.append(self._key if key is None else key)
                     headers.append((*self._headers, *pairs))
         except ValueError as error:
-            raise PartlyError(Columns(values, keys, headers), str(error)) from None
-        return Columns(values, keys, headers)
+            why = str(error)
+        return Columns(values, keys, headers), why
 
     @abstractmethod
     def _records(self, line: bytes) -> Iterable[Record]:
@@ -171,10 +163,9 @@ class CsvRecords(_Parsed):
         self._is_open = False
         csv.field_size_limit(MAX_ROW_BYTES)
 
-    def end(self) -> None:
+    def end(self) -> str:
         """See ``Decoder``."""
-        if self._pending:
-            raise ValueError("a quotation mark is not closed")
+        return "a quotation mark is not closed" if self._pending else ""
 
     def _records(self, line: bytes) -> Iterable[Record]:
         self._pending.append(line)
@@ -185,7 +176,7 @@ class CsvRecords(_Parsed):
             self._pending, self._pending_bytes = [], 0
             yield from self._of_row(row)
         elif self._pending_bytes > MAX_ROW_BYTES:
-            self.end()
+            raise ValueError(self.end())
 
     def _of_row(self, text: str) -> Iterator[Record]:
         try:
@@ -270,20 +261,6 @@ LetIn = Callable[[Callable[[], object]], None]
 """Calls a function that waits, which signals may interrupt."""
 
 
-@dataclass(eq=False)
-class LineTooLongError(DafkaError):
-    """A line above the record limit of a node; the lines before it are published."""
-
-    sentence = (
-        "line {number} of {source} is longer than {limit_bytes} bytes, the limit of {node} "
-        "(option max_record_bytes); this and the following lines are not published"
-    )
-    source: str
-    number: int
-    limit_bytes: int
-    node: str
-
-
 class Source(NamedTuple):
     """A file or standard input: its name for messages, and its descriptor."""
 
@@ -315,12 +292,10 @@ def open_sources(names: Sequence[str]) -> Iterator[list[Source]]:
                 process.read_input(0)
                 sources.append(Source("the input", 0))
                 continue
-            try:
+            with flags.file_errors("file", name, "read"):
                 number = os.open(name, os.O_RDONLY)
                 stack.callback(os.close, number)
                 os.read(number, 0)  # fails for a directory
-            except OSError as error:
-                raise ConfigError("file", name, f"cannot be read: {error.strerror}") from None
             sources.append(Source(quoted(name), number))
         yield sources
 
@@ -363,7 +338,7 @@ class Publisher:
                         self._publish_file(source, key, headers)
                     else:
                         self._publish_lines(source, decoders())
-        except (RecordTooLargeError, LineTooLongError, BadInputError, process.StreamError) as error:
+        except (RecordTooLargeError, BadInputError, process.StreamError) as error:
             return error
         except Stopped as stopped:
             if stopped.again:
@@ -379,25 +354,25 @@ class Publisher:
         for chunk in source.chunks(self._let_in):
             pieces.append(chunk)
             size += len(chunk)
-            limit_bytes, node = self._producer.limit
-            if size > limit_bytes:
-                raise LineTooLongError(source.name, 1, limit_bytes, node)
+            if size > self._producer.limit[0]:
+                raise self._too_long(source, 1)
         keys = None if key is None else [key]
         self._publish(Columns([b"".join(pieces)], keys, [headers] if headers else None))
 
     def _publish_lines(self, source: Source, decoder: Decoder) -> None:
         with closing(self.read(source)) as found:
             for lines in found:
-                try:
-                    columns = decoder.decode(lines)
-                except PartlyError as error:
-                    self._publish(error.before)
-                    raise BadInputError(source.name, decoder.line, str(error)) from None
+                columns, why = decoder.decode(lines)
                 self._publish(columns)
-        try:
-            decoder.end()
-        except ValueError as error:
-            raise BadInputError(source.name, decoder.line, str(error)) from None
+                if why:
+                    raise BadInputError(source.name, decoder.line, f"is invalid: {why}")
+        if why := decoder.end():
+            raise BadInputError(source.name, decoder.line, f"is invalid: {why}")
+
+    def _too_long(self, source: Source, number: int) -> BadInputError:
+        limit_bytes, node = self._producer.limit
+        limit = f"{limit_bytes} bytes, the limit of {node} (option max_record_bytes)"
+        return BadInputError(source.name, number, f"is longer than {limit}")
 
     def _publish(self, columns: Columns) -> None:
         count = len(columns.values)
@@ -431,12 +406,12 @@ class Publisher:
         """Yield lines without their newlines, in lists of all that have arrived.
 
         Raises:
-            LineTooLongError: a line is too long; it is not read to its end.
+            BadInputError: a line is too long; it is not read to its end.
         """
         pieces: list[bytes] = []
         number = 1
         for chunk in source.chunks(self._let_in):
-            limit_bytes, node = self._producer.limit
+            limit_bytes, _ = self._producer.limit
             head, newline, rest = chunk.rpartition(b"\n")
             if newline:
                 lines = head.split(b"\n")
@@ -448,10 +423,10 @@ class Publisher:
                 number += len(fitting)
                 yield fitting
                 if len(fitting) < len(lines):
-                    raise LineTooLongError(source.name, number, limit_bytes, node)
+                    raise self._too_long(source, number)
             pieces.append(rest)
             if sum(map(len, pieces)) > limit_bytes:
-                raise LineTooLongError(source.name, number, limit_bytes, node)
+                raise self._too_long(source, number)
         if last := b"".join(pieces):
             yield [last]
 
@@ -460,7 +435,7 @@ class Publisher:
 @flags.argument("files", nargs=-1, metavar="[FILE]...", help="Files; - or none is standard input.")
 @flags.option(
     "--address",
-    callback=lambda ctx, parameter, value: flags.parse_address(value),
+    type=flags.Parsed(flags.parse_address),
     metavar="UUID",
     help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
 )

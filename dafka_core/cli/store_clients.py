@@ -85,17 +85,12 @@ class StoreFinder:
         ConfigError: a URI is invalid.
         StoreUnreachableError: no store responds at a URI.
         NoStoreError: no store was discovered.
-
-    Attributes:
-        timeout_s: time limit of each request.
-        options: of a ``Reader``.
-        min_stores: required number of stores, or ``all`` known ones, for ``holdings``.
     """
 
     uris: str = ""
-    timeout_s: float = 10.0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    min_stores: str | None = None
+    timeout_s: float = 10.0  # time limit of each request
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a ``Reader``
+    min_stores: str | None = None  # required number, or ``all`` known ones, for ``holdings``
 
     @contextmanager
     def clients(
