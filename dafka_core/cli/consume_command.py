@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import numpy as np
 
+import dafka_core
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
@@ -50,7 +51,6 @@ from dafka_core.model.records import (
 from dafka_core.ops.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer, Reader
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.model.where import Where
 
@@ -83,7 +83,7 @@ class StoredRecords:
     """
 
     def __init__(
-        self, clients: Sequence[StoreClient], reader: Reader | None, timeout_s: float
+        self, clients: Sequence[StoreClient], reader: dafka_core.Reader | None, timeout_s: float
     ) -> None:
         self._clients = clients
         self._reader = reader
@@ -167,7 +167,7 @@ class StoredRecords:
             yield from self._over_mesh(self._reader, tp, offset, wanted.end)
 
     def _over_mesh(
-        self, reader: Reader, tp: TopicPartition, start: int, end: int
+        self, reader: dafka_core.Reader, tp: TopicPartition, start: int, end: int
     ) -> Iterator[RecordBatch]:
         written = reader.times(tp, start, end, timeout_s=self._timeout_s)
         table = np.array([(0, UNKNOWN_US), *written], np.int64)
@@ -337,12 +337,11 @@ def selects_records(function: Callable[..., None]) -> Callable[..., None]:
 class Selection:
     """The records of a topic that a user requests."""
 
-    # without ``since_us``
-    start: Position = field(default_factory=lambda: Position(EARLIEST))
-    since_us: int | None = None
-    until_us: int | None = None  # exclusive
-    partitions: tuple[str, ...] = ()  # only these; empty for all
-    ends: bool = True  # end with the last record that exists now
+    start: Position  # the first one, unless ``since_us`` is given
+    since_us: int | None
+    until_us: int | None  # exclusive
+    partitions: tuple[str, ...]  # only these; empty for all
+    ends: bool  # end with the last record that exists now
 
     @classmethod
     def of(
@@ -492,8 +491,6 @@ def _follow(
     matches: Matcher,
     text: Callable[[Records], bytes],
 ) -> None:
-    from dafka_core import Consumer
-
     start: Any = wanted.start.base
     if not wanted.is_simple:
         with open_stored_records(finder) as stored:
@@ -503,7 +500,7 @@ def _follow(
         start = {topic: start | {each.info.partition: each.start for each in ranges}}
     with (
         flags.watching("consumer", options) as watch,
-        Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
+        dafka_core.Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
     ):
         watch.add(consumer)
         consumer.subscribe(topic)
@@ -582,7 +579,7 @@ def _head(batch: Records, count: int) -> Records:
     return replace(batch, offsets=batch.offsets[:count], values=values, times=times)
 
 
-def _warn_if_missing(consumer: Consumer, topic: str) -> None:
+def _warn_if_missing(consumer: dafka_core.Consumer, topic: str) -> None:
     """Warn if no store has the topic: it may be misspelt, or published later."""
     is_reported = False
     with suppress(ClosedError, NodeFailedError):  # the consumer has ended

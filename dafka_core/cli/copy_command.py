@@ -15,6 +15,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import dafka_core
 from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
@@ -266,9 +267,7 @@ def _report(count: int, target: str) -> None:
 def _check_other_cluster(
     stored: StoredRecords, options: Mapping[str, Any], timeout_s: float
 ) -> None:
-    from dafka_core import Reader
-
-    with Reader(**options) as reader:
+    with dafka_core.Reader(**options) as reader:
         reader.wait_for_stores(timeout_s=timeout_s)
         both = stored.stores.intersection(reader.stores())
     if both:
@@ -293,11 +292,9 @@ def _topic_to_file(
 
 
 def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
-    from dafka_core import Producer
-
     if place.kind == PARQUET:
         records = ParquetRecords(place.name)
-        with Producer(topic, **options) as producer:
+        with dafka_core.Producer(topic, **options) as producer:
             with output.progress(records.count, "records") as advance:
                 for columns in records.batches():
                     producer.publish_many(*columns)
@@ -306,7 +303,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
         _report(records.count, f"topic {quoted(topic)}")
         return
     kind = JSON if place.kind == JSON else CSV
-    with open_sources([place.name]) as sources, Producer(topic, **options) as producer:
+    with open_sources([place.name]) as sources, dafka_core.Producer(topic, **options) as producer:
         publisher = Publisher(producer)
         with output.progress(None, "records") as publisher.advance:
             error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
@@ -383,8 +380,6 @@ class _Mirror:
         producer.flush(60.0)
 
     def _producer(self, partition: str) -> Any:
-        from dafka_core import Producer
-
         if partition not in self._producers:
             if self._keeps_offsets and not re.fullmatch("[0-9A-F]{32}", partition):
                 raise DafkaError(
@@ -392,7 +387,9 @@ class _Mirror:
                     "kept; copy without --resume"
                 )
             address = partition if self._keeps_offsets else None
-            self._producers[partition] = Producer(self._target, address=address, **self._options)
+            self._producers[partition] = dafka_core.Producer(
+                self._target, address=address, **self._options
+            )
         return self._producers[partition]
 
 

@@ -15,11 +15,12 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
+import dafka_core
 from dafka_core.cli import flags, output, process
 from dafka_core.cli.process import Stopped, signals
 from dafka_core.config.node_options import ProducerOptions
@@ -28,10 +29,6 @@ from dafka_core.model.envelope import AUTO, Header, Headers
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, text_of
 from dafka_core.ops.metrics_options import MetricsOptions
-
-if TYPE_CHECKING:
-    from dafka_core import Producer
-
 
 LINES, JSON, CSV, FILE = INPUTS = ("lines", "json", "csv", "file")
 
@@ -308,7 +305,7 @@ class Publisher:
         rate: maximum number of records per second; None for no limit.
     """
 
-    def __init__(self, producer: Producer, rate: float | None = None) -> None:
+    def __init__(self, producer: dafka_core.Producer, rate: float | None = None) -> None:
         self.count = 0  # number of valid records that were read
         self.advance: Callable[[int], None] = lambda _: None
         """Called with the number of records just published."""
@@ -488,17 +485,17 @@ def produce(
     A value is a line's bytes without the newline. With a key or headers, it is published in an
     envelope.
     """
-    from dafka_core import Producer
     from dafka_core.nodes.producer import content_of
 
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header))
     content_of(b"", *parts, options.get("envelope", AUTO))  # check before connecting
     _check_kind(kind, separator, key_column)
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
+    of_producer = ProducerOptions.declared_in(options)
     with (
         open_sources(files or [STANDARD]) as sources,
         flags.watching("producer", options) as watch,
-        Producer(topic, address=address, **ProducerOptions.declared_in(options)) as producer,
+        dafka_core.Producer(topic, address=address, **of_producer) as producer,
     ):
         watch.add(producer)
         first = producer.next_offset
