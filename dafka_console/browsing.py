@@ -60,33 +60,31 @@ turns: Final = threading.BoundedSemaphore(MOST_AT_A_TIME)  # held while a page i
 Matcher = Callable[[RecordBatch], Sequence[int]]  # returns the matching rows of a batch
 
 
-class Search(NamedTuple):
-    """A search: a text in keys or values, and a condition as in option ``where``."""
+def search(text: str = "", where: str = "") -> Matcher | None:
+    """Return what matches a text in keys or values, and a condition; None if all records do.
 
-    text: str = ""
-    where: str = ""
+    Raises:
+        InvalidRequestError: the condition, which is as in option ``where``, is invalid.
+    """
+    if not text and not where:
+        return None
+    try:
+        condition = Where.parse(where) if where else None
+    except ValueError as error:
+        raise InvalidRequestError("where", where[:100], str(error)) from None
+    octets = text.encode("utf-8", "surrogateescape")
 
-    def matcher(self) -> Matcher | None:
-        """Return a function from a batch to its matching rows; None if all match."""
-        if not self.text and not self.where:
-            return None
-        try:
-            condition = Where.parse(self.where) if self.where else None
-        except ValueError as error:
-            raise InvalidRequestError("where", self.where[:100], str(error)) from None
-        octets = self.text.encode("utf-8", "surrogateescape")
+    def rows(batch: RecordBatch) -> Sequence[int]:
+        found = np.ones(batch.count, bool)
+        if octets:
+            found &= _contains(batch, octets)
+        if condition is not None:
+            fits = np.zeros(batch.count, bool)
+            fits[matched(batch, condition, opens=True).offsets - batch.offset] = True
+            found &= fits
+        return np.flatnonzero(found).tolist()
 
-        def rows(batch: RecordBatch) -> Sequence[int]:
-            found = np.ones(batch.count, bool)
-            if octets:
-                found &= _contains(batch, octets)
-            if condition is not None:
-                fits = np.zeros(batch.count, bool)
-                fits[matched(batch, condition, opens=True).offsets - batch.offset] = True
-                found &= fits
-            return np.flatnonzero(found).tolist()
-
-        return rows
+    return rows
 
 
 def one(
@@ -186,36 +184,22 @@ def _contains(batch: RecordBatch, octets: bytes) -> np.ndarray[Any, np.dtype[np.
 
 
 class Part(NamedTuple):
-    """The records of a partition that were not shown yet.
+    """The records of a partition that were not shown yet."""
 
-    Attributes:
-        latest_us: no place is later; infinite if unknown.
-        tp: the partition.
-        start, stop: the offsets, ``stop`` exclusive.
-        chunk: the number of records to read next.
-    """
-
-    latest_us: float
+    latest_us: float  # no place is later; infinite if unknown
     tp: TopicPartition
     start: int
-    stop: int
-    chunk: int = CHUNK
+    stop: int  # exclusive
+    chunk: int = CHUNK  # the number of records to read next
 
 
 class View(NamedTuple):
-    """A search of a topic, as far as it got.
+    """A search of a topic, as far as it got."""
 
-    Attributes:
-        search: what matches.
-        parts: the partitions with records that remain.
-        total: the number of records at its beginning.
-        away: the partitions that have records which no answering store has.
-    """
-
-    search: Search
-    parts: tuple[Part, ...]
-    total: int
-    away: int
+    matcher: Matcher | None  # what matches; None for all records
+    parts: tuple[Part, ...]  # the partitions with records that remain
+    total: int  # the number of records at its beginning
+    away: int  # the partitions that have records which no answering store has
 
     @property
     def scanned(self) -> int:
@@ -255,7 +239,7 @@ def opened(
     clients: Sequence[StoreClient],
     snapshot: Snapshot,
     topic: str,
-    search: Search = Search(),  # noqa: B008 -- it is a constant
+    matcher: Matcher | None = None,
     since_us: int | None = None,
     until_us: int | None = None,
     partition: str = "",
@@ -266,10 +250,9 @@ def opened(
     With ``partition`` only its records, and those below offset ``before``.
 
     Raises:
-        InvalidRequestError: topic or partition do not exist, or the condition is invalid.
+        InvalidRequestError: topic or partition do not exist.
         DafkaError: no store that has records answers, or one does not tell offsets.
     """
-    search.matcher()
     columns = snapshot.partitions
     if topic not in columns.topics:
         raise InvalidRequestError("topic", escape(topic)[:100], UNKNOWN)
@@ -303,7 +286,9 @@ def opened(
         if start < stop:
             parts.append(Part(latest_us, tp, start, stop))
     total = sum(part.stop - part.start for part in parts)
-    return View(search, tuple(parts), total, int((is_own & (columns.end > columns.readable)).sum()))
+    return View(
+        matcher, tuple(parts), total, int((is_own & (columns.end > columns.readable)).sum())
+    )
 
 
 def page(
@@ -313,38 +298,42 @@ def page(
 
     The page ends early after ``SEARCH_S`` seconds, perhaps without a record.
     """
-    most, matcher = max(1, min(most, MOST_RECORDS)), view.search.matcher()
-    parts, chunks = [*view.parts], dict[int, _Chunk]()
-    heap = [(-part.latest_us, number) for number, part in enumerate(parts)]
-    heapq.heapify(heap)
+    most, parts = max(1, min(most, MOST_RECORDS)), [*view.parts]
     found: list[Record] = []
     size = held = reads = 0
+
+    def newest(number: int) -> Iterator[tuple[float, int, Record | None, Part]]:
+        """Yield each record of a part, and what then remains of it; no record before a read."""
+        nonlocal held
+        while (part := parts[number]).start < part.stop:
+            yield -part.latest_us, number, None, part
+            places, rest = _read(clients, snapshot, part, view.matcher)
+            if places and held + sum(_size(each) for _, each in places) > MOST_PAGE_BYTES:
+                places = places[-1:]  # the others are read again
+                place_us, record = places[0]
+                rest = part._replace(latest_us=place_us, stop=record.offset)
+            held += sum(_size(each) for _, each in places)
+            rests = [rest]
+            for place_us, record in places:
+                rests.append(part._replace(latest_us=place_us, stop=record.offset + 1))
+            parts[number] = rests.pop()
+            for (place_us, record), rest in reversed([*zip(places, rests, strict=True)]):
+                yield -place_us, number, record, rest
+
     with turns:
         deadline = time.monotonic() + SEARCH_S
-        while heap and len(found) < most and size < MOST_PAGE_BYTES:
-            number = heap[0][1]
-            if (chunk := chunks.get(number)) is not None:
-                _, record = chunk.places.pop()
-                found.append(record)
-                size += _size(record)
-                held -= _size(record)
-            elif reads and time.monotonic() >= deadline:
-                break
-            else:
+        merged = heapq.merge(*map(newest, range(len(parts))), key=lambda each: each[0])
+        for _, number, record, rest in merged:
+            if record is None:
+                if reads and time.monotonic() >= deadline:
+                    break
                 reads += 1
-                chunk = _read(clients, snapshot, parts[number], matcher)
-                held += sum(_size(record) for _, record in chunk.places)
-                if held > MOST_PAGE_BYTES and chunk.places:
-                    chunk = chunk.cut()
-            parts[number] = part = chunk.rest()
-            if chunk.places:
-                chunks[number] = chunk
-            else:
-                chunks.pop(number, None)
-            if part.start < part.stop:
-                heapq.heapreplace(heap, (-part.latest_us, number))
-            else:
-                heapq.heappop(heap)
+                continue
+            found.append(record)
+            parts[number] = rest
+            size, held = size + _size(record), held - _size(record)
+            if len(found) >= most or size >= MOST_PAGE_BYTES:
+                break
     return found, view._replace(parts=tuple(part for part in parts if part.start < part.stop))
 
 
@@ -356,46 +345,17 @@ def last(
     return page(clients, snapshot, view, most)[0][::-1]
 
 
-class _Chunk(NamedTuple):
-    """Records read from the end of a part, of which the last are shown first.
-
-    Attributes:
-        part: the part from which they were read.
-        start: the first offset that was read.
-        below_us: no place of an earlier record is later.
-        following: the number of records to read next.
-        places: the matching records, each with its place.
-    """
-
-    part: Part
-    start: int
-    below_us: float
-    following: int
-    places: list[tuple[float, Record]]
-
-    def rest(self) -> Part:
-        """Return what remains of the part."""
-        if not self.places:
-            return self.part._replace(
-                latest_us=self.below_us, stop=self.start, chunk=self.following
-            )
-        place_us, record = self.places[-1]
-        return self.part._replace(latest_us=place_us, stop=record.offset + 1)
-
-    def cut(self) -> _Chunk:
-        """Return the newest record alone; the others are read again."""
-        place_us, record = self.places[-1]
-        return self._replace(start=record.offset, below_us=place_us, places=self.places[-1:])
-
-
 def _read(
     clients: Sequence[StoreClient], snapshot: Snapshot, part: Part, matcher: Matcher | None
-) -> _Chunk:
-    """Read the end of a part; if it is too large, the last records of it that fit."""
+) -> tuple[list[tuple[float, Record]], Part]:
+    """Read the end of a part; if it is too large, the last records of it that fit.
+
+    Returns the matching records, each with its place, and what remains without them.
+    """
     earliest, _ = bounds_of(snapshot, part.tp, part.stop - 1)
     first = max(part.start, earliest)
     if first >= part.stop:  # deleted since
-        return _Chunk(part, part.start, 0, CHUNK, [])
+        return [], part._replace(stop=part.start)
     columns = snapshot.partitions
     row = columns.row_of(part.tp)
     mean = int(columns.bytes[row]) // max(1, int(columns.end[row] - columns.earliest[row]))
@@ -419,7 +379,8 @@ def _read(
     # A record follows the previous one even with an earlier time, or none.
     places = accumulate((each.timestamp_us or 0 for each in found), max)
     following = CHUNK if found else min(4 * part.chunk, SEARCH_RECORDS)
-    return _Chunk(part, start, below_us or math.inf, following, [*zip(places, found, strict=True)])
+    rest = part._replace(latest_us=below_us or math.inf, stop=start, chunk=following)
+    return [*zip(places, found, strict=True)], rest
 
 
 def _offsets(

@@ -61,18 +61,14 @@ class StoreLink(Closing):
     """A store and its last answers.
 
     One thread at a time asks for changes, and one for disk usage.
-
-    Attributes:
-        client: its Flight client.
-        state: the store's state at its last answer; the caller counts partitions.
-        heads: the changes since the last question; None without an answer.
-        asking, asking_facts: pending questions, for the caller.
     """
 
     def __init__(self, location: StoreLocation, keys: KeyFiles) -> None:
         self.location = location
         self.client = StoreClient(location, keys)
+        # Changes since the last question; None without an answer.
         self.heads: HeadsSince | None = None
+        # Pending questions, for the caller, which also counts the partitions in the state.
         self.asking: Future[None] | None = None
         self.asking_facts: Future[Sequence[PartitionStatistics]] | None = None
         self.state = StoreState(location.store, location.locations)
@@ -148,10 +144,9 @@ def behind(lag: QueryLag | PartitionLag | GroupLag) -> dict[str, Any]:
 class QueryWatch:
     """Keeps the lag of each run of a query; ``look`` is called by one thread at a time."""
 
-    def __init__(self, topic: str = QUERIES_TOPIC) -> None:
+    def __init__(self) -> None:
         self.runs: Sequence[QueryLag] = ()  # the last result
         self.lags = TimeSeries()
-        self._topic = topic
         self._due = 0.0
 
     @property
@@ -163,7 +158,7 @@ class QueryWatch:
         """Ask the stores; keep the last result if one does not answer."""
         began = time.monotonic()
         try:
-            self.keep(query_lags(clients, self._topic, timeout_s=ANSWER_S), time.time())
+            self.keep(query_lags(clients, QUERIES_TOPIC, timeout_s=ANSWER_S), time.time())
         except DafkaError as error:
             _log.warning("how far queries are behind is not known: %s", error)
         ended = time.monotonic()
@@ -191,10 +186,6 @@ class ClusterView(ProcessBound):
     Args:
         options: how to join the mesh, as for ``Reader``, whose errors it raises.
         locations: stores to ask instead of those of a mesh.
-
-    Attributes:
-        snapshot: the newest snapshot.
-        closed: True if it is closed, or can no longer be updated.
     """
 
     def __init__(
@@ -210,7 +201,7 @@ class ClusterView(ProcessBound):
         self._reader = None if locations else Reader(**everything)
         self._named = {each.store: each for each in locations}
         self._interval_s = interval_s
-        self.snapshot = NOTHING
+        self.snapshot = NOTHING  # the newest one
         self._links: dict[str, StoreLink] = {}
         self._table = PartitionTable()
         self._rates = TimeSeries()
@@ -219,7 +210,7 @@ class ClusterView(ProcessBound):
         self._looking: Future[None] | None = None  # for queries
         self._missing: tuple[KnownStore, ...] = ()
         self._missing_due = 0.0
-        self.closed = False
+        self.closed = False  # or it can no longer be updated
         self._news = InterruptibleCondition()
         self._pool = ThreadPoolExecutor(MOST_ASKED, "dafka-console")
         self._thread = NodeThread("dafka-view", weakly(self._run, None))

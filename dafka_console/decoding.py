@@ -253,19 +253,12 @@ _TEXT_ENDS: Final = frozenset(b"\t\n\r")
 
 
 class Decoded(NamedTuple):
-    """The display of some bytes.
+    """The display of some bytes."""
 
-    Attributes:
-        format: the format by which they were decoded.
-        text: the text.
-        note: why it is not the requested format, or what is left out; else empty.
-        media: an image's type.
-    """
-
-    format: str
+    format: str  # the format by which they were decoded
     text: str
-    note: str = ""
-    media: str = ""
+    note: str = ""  # why it is not the requested format, or what is left out; else empty
+    media: str = ""  # an image's type
 
 
 def image_type(value: bytes) -> str:

@@ -174,10 +174,6 @@ class Console(ExtensionNode):
         locations: stores to show instead of those of a mesh; without producing records.
         console: see ``ConsoleOptions``.
 
-    Attributes:
-        view: the cluster's state.
-        url: its address.
-
     Raises:
         ConfigError: an option is invalid, or the address can't be bound.
         TowerNotFoundError: no tower answered.

@@ -31,39 +31,23 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionColumns:
-    """The partitions at one moment; all columns have the same order.
+    """The partitions at one moment; all columns have the same order."""
 
-    Attributes:
-        tps: the partition of each row.
-        rows: the row of each partition; also those of partitions that were found since.
-        topic: its topic's index in ``topics``.
-        earliest, end: its bounds over all stores; ``end`` is the last known one.
-        readable: the end at the stores that answer; -1 if none has it.
-        bytes: the approximate size of its values.
-        first_us, last_us: the times of its first and its newest record; 0 if unknown.
-        rate: records per second.
-        byte_rate: bytes per second.
-        stores: by address of each answering store, its own end; -1 if it has none.
-        topics: the topics' names.
-        topic_rates: the last records per second of each topic.
-        clients: the names of the clients that write partitions, as far as stores know them.
-    """
-
-    tps: list[TopicPartition]
-    rows: Mapping[TopicPartition, int]
-    topic: Ints
-    earliest: Ints
-    end: Ints
-    readable: Ints
-    bytes: Ints
-    first_us: Ints
-    last_us: Ints
-    rate: Floats
-    byte_rate: Floats
-    stores: dict[str, Ints]
+    tps: list[TopicPartition]  # the partition of each row
+    rows: Mapping[TopicPartition, int]  # the row of each partition, also of those found since
+    topic: Ints  # the topic's index in ``topics``
+    earliest: Ints  # over all stores
+    end: Ints  # over all stores, the last known one
+    readable: Ints  # the end at the stores that answer; -1 if none has it
+    bytes: Ints  # the approximate size of its values
+    first_us: Ints  # the time of its first record; 0 if unknown
+    last_us: Ints  # the time of its newest record; 0 if unknown
+    rate: Floats  # records per second
+    byte_rate: Floats  # bytes per second
+    stores: dict[str, Ints]  # by address of each answering store, its own end; -1 if it has none
     topics: list[str]
-    topic_rates: Floats
-    clients: Mapping[TopicPartition, str]
+    topic_rates: Floats  # the last records per second of each topic
+    clients: Mapping[TopicPartition, str]  # the clients that write partitions, if stores know them
 
     def row_of(self, tp: TopicPartition) -> int | None:
         """Return the row of a partition; None if no store has it."""
@@ -112,7 +96,10 @@ class PartitionTable:
             del held[tp]
         held.update(found)
         self._merge(found.keys() | gone, is_first=is_first)
-        self._note_ends(store, found, complete=complete)
+        ends = np.full(len(self._tps), -1, np.int64) if complete else self._ends[store]
+        for tp, info in found.items():
+            ends[self._rows[tp]] = info.end
+        self._ends[store] = ends
 
     def drop(self, store: str) -> None:
         """Keep the last answer of a store that no longer answers; it can't be read."""
@@ -209,16 +196,6 @@ class PartitionTable:
             row = self._rows[tp]
             ints["before"][row] = ints["earliest"][row]
 
-    def _note_ends(
-        self, store: str, found: dict[TopicPartition, PartitionInfo], *, complete: bool
-    ) -> None:
-        ends = self._ends[store]
-        if complete:
-            ends = np.full(len(self._tps), -1, np.int64)
-        for tp, info in found.items():
-            ends[self._rows[tp]] = info.end
-        self._ends[store] = ends
-
     def _add(self, new: list[TopicPartition]) -> None:
         count = len(new)
         for tp in new:
@@ -259,33 +236,19 @@ NO_FLIGHT: Final = "it serves no Arrow Flight: what it has is not shown"
 
 
 class StoreState(NamedTuple):
-    """A store at its last answer.
+    """A store at its last answer."""
 
-    Attributes:
-        store: its address.
-        locations: its Arrow Flight locations, if any.
-        here: whether it answers.
-        failure: why it does not.
-        space: its file's size; None if unknown.
-        partitions: its number of partitions.
-        behind: the number of records that it lacks.
-        answered_s: the duration of its answer.
-        peers: the nodes connected to it; None if unknown.
-        rules: its ``retention_rules``; None if unknown.
-        since_us: the time of the answer, in microseconds since 1970 UTC; 0 without one.
-    """
-
-    store: str
-    locations: tuple[str, ...] = ()
-    here: bool = False
-    failure: str = ""
-    space: Space | None = None
-    partitions: int = 0
-    behind: int = 0
-    answered_s: float = 0.0
-    peers: tuple[Neighbour, ...] | None = None
-    rules: tuple[str, ...] | None = None
-    since_us: int = 0
+    store: str  # its address
+    locations: tuple[str, ...] = ()  # its Arrow Flight locations, if any
+    here: bool = False  # whether it answers
+    failure: str = ""  # why it does not
+    space: Space | None = None  # its file's size; None if unknown
+    partitions: int = 0  # its number of partitions
+    behind: int = 0  # the number of records that it lacks
+    answered_s: float = 0.0  # the duration of its answer
+    peers: tuple[Neighbour, ...] | None = None  # the nodes connected to it; None if unknown
+    rules: tuple[str, ...] | None = None  # its ``retention_rules``; None if unknown
+    since_us: int = 0  # the time of the answer, in microseconds since 1970 UTC; 0 without one
 
 
 RECORDS: Final = ("records",)
@@ -295,35 +258,21 @@ BYTES: Final = ("bytes",)
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A cluster's state.
+    """A cluster's state."""
 
-    Attributes:
-        number: counts from 1.
-        time_s: when it was made, in seconds since 1970 UTC.
-        took_s: how long asking the stores took.
-        partitions: over all stores, from their last answers.
-        stores: the present and former ones.
-        nodes: the nodes of the mesh except towers.
-        towers: the towers' addresses.
-        own: the console's address among the nodes.
-        missing: known stores that are not reachable.
-        queries: the runs of Spark's streaming queries that report their progress.
-        rates: records per second of the cluster and of each topic, and the cluster's bytes.
-        lags: records behind, by query and run.
-    """
-
-    number: int
-    time_s: float
-    took_s: float
-    partitions: PartitionColumns
-    stores: Sequence[StoreState] = ()
-    nodes: Sequence[Neighbour] = ()
+    number: int  # counts from 1
+    time_s: float  # when it was made, in seconds since 1970 UTC
+    took_s: float  # how long asking the stores took
+    partitions: PartitionColumns  # over all stores, from their last answers
+    stores: Sequence[StoreState] = ()  # the present and former ones
+    nodes: Sequence[Neighbour] = ()  # the nodes of the mesh except towers
     towers: Sequence[str] = ()
-    own: str = ""
-    missing: Sequence[KnownStore] = ()
-    queries: Sequence[QueryLag] = ()
+    own: str = ""  # the console's address among the nodes
+    missing: Sequence[KnownStore] = ()  # known stores that are not reachable
+    queries: Sequence[QueryLag] = ()  # the runs of Spark's queries that report their progress
+    # records per second of the cluster and of each topic, and the cluster's bytes
     rates: TimeSeries = field(default_factory=TimeSeries)
-    lags: TimeSeries = field(default_factory=TimeSeries)
+    lags: TimeSeries = field(default_factory=TimeSeries)  # records behind, by query and run
 
     @property
     def live(self) -> bool:

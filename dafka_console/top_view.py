@@ -42,21 +42,13 @@ _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass
 class TopChoice:
-    """The user's choices.
+    """The user's choices."""
 
-    Attributes:
-        view: one of ``VIEWS``.
-        sort: one of ``SORTS``.
-        topic: only this one, or all.
-        internal: whether Dafka's own topics are shown.
-        rows: the largest number of rows.
-    """
-
-    view: str = TOPICS
-    sort: str = "rate"
-    topic: str | None = None
-    internal: bool = False
-    rows: int = 20
+    view: str = TOPICS  # one of ``VIEWS``
+    sort: str = "rate"  # one of ``SORTS``
+    topic: str | None = None  # only this one, or all
+    internal: bool = False  # whether Dafka's own topics are shown
+    rows: int = 20  # the largest number of rows
 
     def press(self, key: str) -> None:
         """Apply a key; unknown ones change nothing."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dafka_console.snapshot import NO_FLIGHT, PartitionColumns, Snapshot, TopicColumns
 from dafka_core.config.topic_rules import FOREVER, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import InvalidRequestError
-from dafka_core.model.name_limits import nearest_name
+from dafka_core.model.name_limits import nearest
 from dafka_core.model.names import INTERNAL, escape, printable
 
 MOST_ROWS: Final = 500  # rows of one answer: several screens
@@ -24,20 +24,13 @@ SPARK_POINTS: Final = 30  # points of a topic's history beside its row
 
 
 class Window(NamedTuple):
-    """The requested window.
+    """The requested window."""
 
-    Attributes:
-        find: a part of the name, ignoring case; empty for all.
-        sort: the column to sort by.
-        down: descending.
-        start, most: which of the found rows.
-    """
-
-    find: str = ""
-    sort: str = "name"
+    find: str = ""  # a part of the name, ignoring case; empty for all
+    sort: str = "name"  # the column to sort by
     down: bool = False
-    start: int = 0
-    most: int = 100
+    start: int = 0  # the first of the found rows
+    most: int = 100  # the number of rows
 
 
 def topic_window(snapshot: Snapshot, window: Window, *, internal: bool = True) -> dict[str, Any]:
@@ -170,8 +163,7 @@ def _picked(
     wanted: Sequence[bool] | None,
 ) -> tuple[Sequence[int], int]:
     if window.sort != "name" and window.sort not in columns:
-        near = nearest_name(window.sort, columns)
-        why = f"did you mean {near!r}?" if near else f"must be one of name, {', '.join(columns)}"
+        why = nearest(window.sort, ("name", *columns))
         raise InvalidRequestError("sort", window.sort[:100], why)
     word = window.find.casefold()
     rows = [

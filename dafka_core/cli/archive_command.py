@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 NOW: Final = "now"
 
 
+def _parse_before(text: str) -> int:
+    try:
+        return parse_time_us("0s" if text == NOW else text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or {NOW}") from None
+
+
 @flags.topic_argument
 @flags.option(
     "--dir",
@@ -35,17 +42,19 @@ NOW: Final = "now"
 )
 @flags.option(
     "--before",
+    type=flags.Parsed(_parse_before),
     metavar="TIME",
     help="Only records published before it: 2026-01-31, 2026-01-31T12:00:00Z, or now. "
     "Default: the start of the current day in UTC, so that each archived day is complete.",
 )
 @flags.reads_stores
-def archive(topic: str, *, archive_directory: str, before: str | None, finder: StoreFinder) -> None:
+def archive(topic: str, *, archive_directory: str, before: int | None, finder: StoreFinder) -> None:
     """Copy a topic to Parquet files, which Spark reads together with the stores as one topic.
 
     Each record is archived once, however often this runs. The stores delete nothing.
     """
-    before_us, timeout_s = _before_us(before), finder.timeout_s
+    before_us = parse_time_us(f"{datetime.now(UTC).date()}") if before is None else before
+    timeout_s = finder.timeout_s
     from dafka_core.archive.archive import ArchiveWriter
 
     with finder.clients() as clients:
@@ -130,15 +139,3 @@ def _note_failures(
         each = whole.get(partition)
         if each and not any(writer.manifest.missing(partition, each.start, each.end)):
             del failed[partition]
-
-
-def _before_us(text: str | None) -> int:
-    """Parse ``now``, or a time; the default is the start of today in UTC."""
-    if text is None:
-        text = f"{datetime.now(UTC).date()}"
-    elif text == NOW:
-        text = "0s"
-    try:
-        return parse_time_us(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}, or {NOW}", param_hint="'--before'") from None

@@ -21,7 +21,7 @@ from dafka_core.cli import flags, output
 from dafka_core.cli.configuration import CONFIG, PROFILE
 from dafka_core.cli.version_command import versions
 from dafka_core.config.node_options import ReaderOptions
-from dafka_core.errors import HIDDEN, ConfigError, is_secret
+from dafka_core.errors import HIDDEN, is_secret
 from dafka_core.model.names import escape
 from dafka_core.system.files import open_new
 
@@ -54,15 +54,15 @@ def bundle(
     """
     path = Path(file or f"dafka-bundle-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.tar.gz")
     variables = _variables(ctx, {**options, "timeout_s": timeout_s, "stores": uris})
-    try:
-        with open_new(path, replaces=False) as made, tarfile.open(None, "w:gz", made) as archive:
-            for name, content in _files(variables, timeout_s):
-                entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
-                entry.size, entry.mtime = len(content), int(time.time())
-                archive.addfile(entry, io.BytesIO(content))
-    except OSError as error:
-        why = f"cannot be written: {error.strerror}"
-        raise ConfigError("file", escape(str(path)), why) from None
+    with (
+        flags.file_errors("file", path, "written"),
+        open_new(path, replaces=False) as made,
+        tarfile.open(None, "w:gz", made) as archive,
+    ):
+        for name, content in _files(variables, timeout_s):
+            entry = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/{name}")
+            entry.size, entry.mtime = len(content), int(time.time())
+            archive.addfile(entry, io.BytesIO(content))
     text = f"{path}: check its contents before you share it"
     output.done(text, file=escape(str(path)))
 

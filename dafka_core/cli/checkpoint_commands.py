@@ -15,11 +15,11 @@ import click
 from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
-from dafka_core.model.positions import parse_time_us
+from dafka_core.queries import checkpoint as checkpoints
+from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 if TYPE_CHECKING:
     from dafka_core.audit.verification import Recompute, VerifiedBatch
-    from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 
 path_argument: Final = flags.argument("path", metavar="PATH")
@@ -48,8 +48,6 @@ def show(path: str, *, batch: int | None) -> None:
     A batch is committed or unfinished. A query that starts repeats an unfinished batch with the
     same offsets.
     """
-    from dafka_core.queries.checkpoint import Checkpoint
-
     found = Checkpoint.read(path)
     rows: list[tuple[Any, ...]]
     columns: tuple[str, ...]
@@ -76,8 +74,6 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
 
     By default it compares the newest batches of two checkpoints, or the last two batches of one.
     """
-    from dafka_core.queries.checkpoint import Checkpoint
-
     one = Checkpoint.read(path)
     two = one if other is None else Checkpoint.read(other)
     if other is None and batch is None and len(one.planned) > 1:
@@ -105,9 +101,7 @@ def copy(path: str, to: str) -> None:
     Run the query from only one of the two: a sink of format dafka refuses different rows under the
     same batch number. Use 'fork' for another query.
     """
-    from dafka_core.queries.checkpoint import Checkpoint, copied
-
-    made = copied(Checkpoint.read(path), to)
+    made = checkpoints.copied(Checkpoint.read(path), to)
     output.info(
         "run the query from only one of the two; for another query use 'dafka checkpoint fork'"
     )
@@ -123,10 +117,8 @@ def fork(path: str, to: str) -> None:
     A sink of format dafka writes the fork's rows to new partitions. Write to another topic, or the
     topic contains the rows of both queries.
     """
-    from dafka_core.queries.checkpoint import Checkpoint, copied
-
     found = Checkpoint.read(path)
-    made = copied(found, to, is_fork=True)
+    made = checkpoints.copied(found, to, is_fork=True)
     what = f"from batch {made.next_batch} on, query {found.query_id} also writes these rows"
     output.info(f"{what}; write to another topic")
     _done(made)
@@ -136,28 +128,26 @@ def fork(path: str, to: str) -> None:
 @flags.option("--to-batch", type=click.IntRange(0), metavar="N", help="The last batch to keep.")
 @flags.option(
     "--to-time",
+    type=flags.TIME,
     metavar="TIME",
     help="Keep batches planned until then: 2026-11-23T18:00:00Z, or an age such as 15m.",
 )
 @stopped_option
 @flags.result_option
-def rewind(path: str, *, to_batch: int | None, to_time: str | None, stopped: bool) -> None:
+def rewind(path: str, *, to_batch: int | None, to_time: int | None, stopped: bool) -> None:
     """Back up a checkpoint, then remove the batches after an earlier one.
 
     Rows that the query has written since are not removed. A sink of format dafka refuses different
     rows under the numbers of these batches: rewind a fork instead.
     """
-    from dafka_core.queries import checkpoint
-    from dafka_core.queries.checkpoint import Checkpoint
-
     if (to_batch is None) == (to_time is None):
         raise click.BadParameter("or --to-time is required", param_hint="'--to-batch'")
     found = Checkpoint.read(path)
     if to_time is not None:
-        to_batch = checkpoint.last_until(found, _time_ms(to_time))
+        to_batch = checkpoints.last_until(found, to_time / 1000)
     assert to_batch is not None
     last = found.last.number
-    backup = checkpoint.rewind(found, to_batch, is_stopped=stopped)
+    backup = checkpoints.rewind(found, to_batch, is_stopped=stopped)
     output.info(f"the batches up to {last} are in the backup, {backup}")
     output.info(
         "a sink of format dafka refuses different rows under the numbers of batches that it has "
@@ -174,19 +164,9 @@ def reset(path: str, *, stopped: bool) -> None:
 
     The checkpoint is moved to a backup. Rows that the query has written are not removed.
     """
-    from dafka_core.queries import checkpoint
-    from dafka_core.queries.checkpoint import Checkpoint
-
-    backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
+    backup = checkpoints.reset(Checkpoint.read(path), is_stopped=stopped)
     text = f"{path} is empty: the query starts anew, with a new id. The backup is {backup}"
     output.done(text, checkpoint=str(path), backup=str(backup))
-
-
-def _time_ms(text: str) -> float:
-    try:
-        return parse_time_us(text) / 1000
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="'--to-time'") from None
 
 
 def _done(made: Checkpoint, **facts: Any) -> None:
@@ -271,7 +251,6 @@ def verify(
     The query's sink must have format dafka and option audit. Nothing is changed.
     """
     from dafka_core.audit.verification import passed_through, verified
-    from dafka_core.queries.checkpoint import Checkpoint
 
     found = Checkpoint.read(path)
     if pass_through and query:

@@ -37,24 +37,15 @@ PLUGINS: Final = "dafka.commands"
 
 @dataclass(frozen=True)
 class Command:
-    """A command, or a group of commands.
+    """A command, or a group of commands."""
 
-    Attributes:
-        function: ``module:function``; the function's parameters are the command's own, and its
-            docstring is the help.
-        section: the section of ``dafka --help``.
-        commands: the subcommands of a group.
-        runs: whether a group is a command itself, such as ``dafka store``.
-        settings: further settings of the command's context.
-        epilog: the last paragraph of the help.
-    """
-
+    # ``module:function``, with the command's own parameters, and its help as docstring
     function: str
-    section: str = ""
-    commands: tuple[Command, ...] = ()
-    runs: bool = False
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    epilog: str = ""
+    section: str = ""  # the section of ``dafka --help``
+    commands: tuple[Command, ...] = ()  # the subcommands of a group
+    runs: bool = False  # whether a group is a command itself, such as ``dafka store``
+    settings: Mapping[str, Any] = field(default_factory=dict)  # further ones of its context
+    epilog: str = ""  # the last paragraph of the help
 
     @property
     def name(self) -> str:

@@ -14,7 +14,15 @@ import click
 from click.core import ParameterSource
 
 from dafka_core.cli import output
-from dafka_core.cli.flags import PREFIX, SETTINGS, Option, argument, json_option, settings_of
+from dafka_core.cli.flags import (
+    PREFIX,
+    SETTINGS,
+    Option,
+    argument,
+    file_errors,
+    json_option,
+    settings_of,
+)
 from dafka_core.config.options import unknown
 from dafka_core.errors import HIDDEN, ConfigError, is_secret
 from dafka_core.model.name_limits import nearest_name, what_there_is
@@ -35,8 +43,8 @@ _PROFILE, _PROFILES, _COMMANDS = "profile", "profiles", "commands"
 DEFAULT: Final = "default"
 FLAG: Final = "flag"
 
-Known = Mapping[str, Callable[[], frozenset[str]]]
-"""Functions that return the settings of each command by its full name: ``checkpoint verify``."""
+Known = Mapping[str, Callable[[], click.Command]]
+"""Functions that load each command by its full name, such as ``checkpoint verify``."""
 
 
 class Found(NamedTuple):
@@ -52,17 +60,11 @@ _Setting = tuple[str, str, Found]
 
 @dataclass(frozen=True)
 class Configuration:
-    """Settings of the environment and the file when the command starts.
+    """Settings of the environment and the file when the command starts."""
 
-    Attributes:
-        path: the file, if one was found.
-        profile: the chosen profile, or empty.
-        settings: of the applicable sections of the file, in order of precedence.
-    """
-
-    path: Path | None = None
-    profile: str = ""
-    settings: tuple[_Setting, ...] = ()
+    path: Path | None = None  # the file, if one was found
+    profile: str = ""  # the chosen profile, or empty
+    settings: tuple[_Setting, ...] = ()  # of the sections that apply, in order of precedence
 
     def find(self, name: str, command: str = "") -> Found | None:
         """Return the file's value for a command, or for all commands without one."""
@@ -126,10 +128,10 @@ def _path(config: str | None) -> Path | None:
 def _content(path: Path) -> dict[str, Any]:
     import tomllib
 
+    with file_errors("config", path, "read"):
+        content = path.read_bytes()
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError("config", str(path), f"cannot be read: {error.strerror}") from None
+        return tomllib.loads(content.decode())
     except ValueError as error:  # also of what is not UTF-8
         raise ConfigError("config", str(path), f"is not TOML: {error}") from None
 
@@ -145,7 +147,7 @@ def _settings(
             raise ConfigError(name, "{...}", f"is not a command; {near}", f"{path} section")
         at = f"{path} [{inside}{_COMMANDS}.{name}]"
         own = _table(path, f"{inside}{_COMMANDS}.", commands, name)
-        yield from _checked_all(at, name, own, known[name]())
+        yield from _checked_all(at, name, own, settings_of(known[name]()))
     at = f"{path} [{where}]" if where else f"{path}"
     reserved = {_COMMANDS} if where else {_COMMANDS, _PROFILE, _PROFILES}
     general = {name: value for name, value in content.items() if name not in reserved}
@@ -224,8 +226,8 @@ SHARED: Final = (
 """Options of ``dafka`` and of each command."""
 
 
-def commands(ctx: click.Context) -> Mapping[str, Callable[[], Any]]:
-    """Return functions that load each command, and each group that is one, by its full name."""
+def commands(ctx: click.Context) -> Known:
+    """Return all commands, and each group that is one."""
     root: Any = ctx.find_root().command
     return {name: each.load for name, each in root.row.full_names().items()}
 
@@ -235,17 +237,12 @@ def read_of(ctx: click.Context) -> Configuration:
     key = ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile")
     files = ctx.meta.setdefault(f"{_META}files", {})
     if key not in files:
-        known = {name: _names(load) for name, load in commands(ctx).items()}
         if not files:
             for sentence in misspelt_variables():
                 output.info(sentence)
-        files[key] = read(*key, known)
+        files[key] = read(*key, commands(ctx))
     found: Configuration = files[key]
     return found
-
-
-def _names(load: Callable[[], click.Command]) -> Callable[[], frozenset[str]]:
-    return lambda: frozenset(settings_of(load()))
 
 
 class FileSettings(dict[str, Any]):

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import numpy as np
 
+import dafka_core
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
@@ -36,7 +37,7 @@ from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, unescape
 from dafka_core.model.opened_records import opened_lists, opened_records
-from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position, parse_time_us
+from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
 from dafka_core.model.records import (
     UNKNOWN_US,
     PartitionInfo,
@@ -50,8 +51,8 @@ from dafka_core.model.records import (
 from dafka_core.ops.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer, Reader
     from dafka_core.flight.store_client import StoreClient
+    from dafka_core.model.where import Where
 
 
 _BATCH: Final[Mapping[str, Any]] = {"max_records": 50_000, "max_bytes": 8 << 20}
@@ -82,7 +83,7 @@ class StoredRecords:
     """
 
     def __init__(
-        self, clients: Sequence[StoreClient], reader: Reader | None, timeout_s: float
+        self, clients: Sequence[StoreClient], reader: dafka_core.Reader | None, timeout_s: float
     ) -> None:
         self._clients = clients
         self._reader = reader
@@ -166,7 +167,7 @@ class StoredRecords:
             yield from self._over_mesh(self._reader, tp, offset, wanted.end)
 
     def _over_mesh(
-        self, reader: Reader, tp: TopicPartition, start: int, end: int
+        self, reader: dafka_core.Reader, tp: TopicPartition, start: int, end: int
     ) -> Iterator[RecordBatch]:
         written = reader.times(tp, start, end, timeout_s=self._timeout_s)
         table = np.array([(0, UNKNOWN_US), *written], np.int64)
@@ -298,16 +299,23 @@ _FORMAT_HELP: Final = (
 _SELECTION: Final = (
     flags.option(
         "--offset",
+        type=flags.Parsed(flags.parse_offset),
         metavar="earliest|latest|N|+N|-N",
         help="The first offset to read in each partition; -N: the last N records of each.",
     ),
     flags.option(
         "--since",
+        type=flags.TIME,
         metavar="TIME",
         help="Start with records of this time: 2026-11-23T18:00:00Z, a date in UTC, or an age such "
         "as 15m.",
     ),
-    flags.option("--until", metavar="TIME", help="End before records of this time, date or age."),
+    flags.option(
+        "--until",
+        type=flags.TIME,
+        metavar="TIME",
+        help="End before records of this time, date or age.",
+    ),
     flags.option(
         "--partition",
         multiple=True,
@@ -327,48 +335,35 @@ def selects_records(function: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The records of a topic that a user requests.
+    """The records of a topic that a user requests."""
 
-    Attributes:
-        start: the first position, without ``since_us``.
-        since_us, until_us: the first time, and the last (exclusive), in microseconds since 1970
-            UTC.
-        partitions: only these; empty for all.
-        ends: True to end with the last record that exists now.
-    """
-
-    start: Position = field(default_factory=lambda: Position(EARLIEST))
-    since_us: int | None = None
-    until_us: int | None = None
-    partitions: tuple[str, ...] = ()
-    ends: bool = True
+    start: Position  # the first one, unless ``since_us`` is given
+    since_us: int | None
+    until_us: int | None  # exclusive
+    partitions: tuple[str, ...]  # only these; empty for all
+    ends: bool  # end with the last record that exists now
 
     @classmethod
     def of(
         cls,
-        offset: str | None,
-        since: str | None,
-        until: str | None,
+        offset: Position | None,
+        since_us: int | None,
+        until_us: int | None,
         partitions: Iterable[str],
         *,
         ends: bool,
         default: str = EARLIEST,
     ) -> Selection:
-        """Parse flags; raise BadParameter for invalid ones."""
-        if offset is not None and since is not None:
+        """Combine flags; raise BadParameter for invalid combinations."""
+        if offset is not None and since_us is not None:
             raise click.BadParameter("cannot be combined with --offset", param_hint="'--since'")
-        found = parsed("--offset", flags.parse_offset, offset)
-        since_us, until_us = (
-            parsed(flag, parse_time_us, text)
-            for flag, text in (("--since", since), ("--until", until))
-        )
         if since_us is not None and until_us is not None and since_us >= until_us:
             raise click.BadParameter("must be later than --since", param_hint="'--until'")
         if until_us is not None and until_us > time.time() * 1e6:
             why = "is in the future; --exit-at-end ends with the last record that exists now"
             raise click.BadParameter(why, param_hint="'--until'")
-        ends = ends or until is not None
-        start = found or Position(EARLIEST if ends else default)
+        ends = ends or until_us is not None
+        start = offset or Position(EARLIEST if ends else default)
         return cls(start, since_us, until_us, tuple(partitions), ends)
 
     @property
@@ -404,6 +399,12 @@ class Selection:
         return [Range(each, max(starts[each.tp], each.earliest), ends[each.tp]) for each in infos]
 
 
+def _parse_where(text: str) -> Where:
+    from dafka_core.model.where import Where
+
+    return Where.parse(text)
+
+
 @flags.topic_argument
 @flags.option("--from-beginning", is_flag=True, help="Start with the earliest records.")
 @selects_records
@@ -416,11 +417,12 @@ class Selection:
 )
 @flags.option(
     "--where",
+    type=flags.Parsed(_parse_where),
     metavar="CONDITION",
     help="Only records that match: \"key = 'X'\", \"value LIKE '%late%' AND offset > 9\" "
     "(docs/spark.md).",
 )
-@flags.option("--format", "form", metavar="TEXT", help=_FORMAT_HELP)
+@flags.option("--format", "form", type=flags.Parsed(formatted), metavar="TEXT", help=_FORMAT_HELP)
 @flags.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @flags.timeout_option
 @flags.stores_option
@@ -429,15 +431,15 @@ def consume(
     topic: str,
     *,
     from_beginning: bool,
-    offset: str | None,
-    since: str | None,
-    until: str | None,
+    offset: Position | None,
+    since: int | None,
+    until: int | None,
     partition: Sequence[str],
     exit_at_end: bool,
     count: int | None,
     grep: str | None,
-    where: str | None,
-    form: str | None,
+    where: Where | None,
+    form: Callable[..., bytes] | None,
     as_json: bool,
     timeout_s: float,
     uris: str,
@@ -449,13 +451,15 @@ def consume(
     default from the earliest record, and exits.
     """
     opens = options.get("envelope") != NONE
-    text = partial(_formatter(form, as_json), opens=opens)
+    if form and as_json:
+        raise click.BadParameter("cannot be combined with --json", param_hint="'--format'")
+    text = partial(form or (json_lines if as_json else lines), opens=opens)
     matches = _matcher(grep, where, opens=opens)
     if from_beginning:
         if offset is not None or since is not None:
             why = "cannot be combined with --offset or --since"
             raise click.BadParameter(why, param_hint="'--from-beginning'")
-        offset = EARLIEST
+        offset = Position(EARLIEST)
     wanted = Selection.of(offset, since, until, partition, ends=exit_at_end, default=LATEST)
     if uris and not wanted.ends:
         why = "requires --exit-at-end or --until: new records need a tower"
@@ -487,8 +491,6 @@ def _follow(
     matches: Matcher,
     text: Callable[[Records], bytes],
 ) -> None:
-    from dafka_core import Consumer
-
     start: Any = wanted.start.base
     if not wanted.is_simple:
         with open_stored_records(finder) as stored:
@@ -498,7 +500,7 @@ def _follow(
         start = {topic: start | {each.info.partition: each.start for each in ranges}}
     with (
         flags.watching("consumer", options) as watch,
-        Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
+        dafka_core.Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
     ):
         watch.add(consumer)
         consumer.subscribe(topic)
@@ -516,34 +518,15 @@ def _follow(
                 output.write(text(records))
 
 
-def parsed(flag: str, parse: Callable[[str], Any], text: str | None) -> Any:
-    """Parse a flag's text, if it is given; raise BadParameter if it is invalid."""
-    if text is None:
-        return None
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{escape(text)!r}: {error}", param_hint=f"'{flag}'") from None
-
-
-def _formatter(form: str | None, as_json: bool) -> Callable[..., bytes]:
-    if form is None:
-        return json_lines if as_json else lines
-    if as_json:
-        raise click.BadParameter("cannot be combined with --json", param_hint="'--format'")
-    made: Callable[..., bytes] = parsed("--format", formatted, form)
-    return made
-
-
-def _matcher(pattern: str | None, where: str | None, *, opens: bool) -> Matcher:
+def _matcher(pattern: str | None, where: Where | None, *, opens: bool) -> Matcher:
     """Return a function from a batch to its matching records; all match without a filter."""
     if where is not None:
         if pattern is not None:
             why = "cannot be combined with --grep; write value LIKE '%text%'"
             raise click.BadParameter(why, param_hint="'--where'")
-        from dafka_core.model.where import Where, matched
+        from dafka_core.model.where import matched
 
-        return partial(matched, where=parsed("--where", Where.parse, where), opens=opens)
+        return partial(matched, where=where, opens=opens)
     if pattern is None:
         return lambda batch: batch
     import pyarrow as pa
@@ -596,7 +579,7 @@ def _head(batch: Records, count: int) -> Records:
     return replace(batch, offsets=batch.offsets[:count], values=values, times=times)
 
 
-def _warn_if_missing(consumer: Consumer, topic: str) -> None:
+def _warn_if_missing(consumer: dafka_core.Consumer, topic: str) -> None:
     """Warn if no store has the topic: it may be misspelt, or published later."""
     is_reported = False
     with suppress(ClosedError, NodeFailedError):  # the consumer has ended

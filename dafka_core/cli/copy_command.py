@@ -15,6 +15,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import dafka_core
 from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
@@ -27,6 +28,7 @@ from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.name_limits import nearest_name, what_there_is
 from dafka_core.model.names import escape, quoted, text_of
 from dafka_core.model.opened_records import opened_records
+from dafka_core.model.positions import Position
 from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch
 from dafka_core.system.files import open_new
 
@@ -89,18 +91,14 @@ Write = Callable[[RecordBatch], object]
 @contextmanager
 def new_file(place: Place, *, overwrite: bool) -> Iterator[Write]:
     """Yield a function that writes to a new file; raise ConfigError if that is impossible."""
-    try:
-        with (
-            open_new(Path(place.name), replaces=overwrite) as file,
-            _WRITERS[place.kind](file) as write,
-        ):
-            yield write
-    except FileExistsError:
-        why = "already exists: choose another name, or add --overwrite"
-        raise ConfigError("file", escape(place.name), why) from None
-    except OSError as error:
-        why = f"cannot be written: {error.strerror}"
-        raise ConfigError("file", escape(place.name), why) from None
+    path = Path(place.name)
+    with flags.file_errors("file", path, "written"):
+        try:
+            with open_new(path, replaces=overwrite) as file, _WRITERS[place.kind](file) as write:
+                yield write
+        except FileExistsError:
+            why = "already exists: choose another name, or add --overwrite"
+            raise ConfigError("file", escape(place.name), why) from None
 
 
 @contextmanager
@@ -207,9 +205,9 @@ def copy(
     source: str,
     target: str,
     *,
-    offset: str | None,
-    since: str | None,
-    until: str | None,
+    offset: Position | None,
+    since: int | None,
+    until: int | None,
     partition: Sequence[str],
     resume: bool,
     follow: bool,
@@ -224,11 +222,7 @@ def copy(
     Keys, headers, null values and timestamps are preserved. A file appears once it is complete.
     """
     origin, destination = Place.parse(source), Place.parse(target)
-    topics = [
-        flags.TOPIC.convert(each.name, None, None)
-        for each in (origin, destination)
-        if not each.kind
-    ]
+    topics = [flags.parse_topic(each.name) for each in (origin, destination) if not each.kind]
     keeps_offsets = resume or follow
     chosen = any(each is not None for each in (offset, since, until))
     if not topics:
@@ -273,9 +267,7 @@ def _report(count: int, target: str) -> None:
 def _check_other_cluster(
     stored: StoredRecords, options: Mapping[str, Any], timeout_s: float
 ) -> None:
-    from dafka_core import Reader
-
-    with Reader(**options) as reader:
+    with dafka_core.Reader(**options) as reader:
         reader.wait_for_stores(timeout_s=timeout_s)
         both = stored.stores.intersection(reader.stores())
     if both:
@@ -300,11 +292,9 @@ def _topic_to_file(
 
 
 def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
-    from dafka_core import Producer
-
     if place.kind == PARQUET:
         records = ParquetRecords(place.name)
-        with Producer(topic, **options) as producer:
+        with dafka_core.Producer(topic, **options) as producer:
             with output.progress(records.count, "records") as advance:
                 for columns in records.batches():
                     producer.publish_many(*columns)
@@ -313,7 +303,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
         _report(records.count, f"topic {quoted(topic)}")
         return
     kind = JSON if place.kind == JSON else CSV
-    with open_sources([place.name]) as sources, Producer(topic, **options) as producer:
+    with open_sources([place.name]) as sources, dafka_core.Producer(topic, **options) as producer:
         publisher = Publisher(producer)
         with output.progress(None, "records") as publisher.advance:
             error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
@@ -390,8 +380,6 @@ class _Mirror:
         producer.flush(60.0)
 
     def _producer(self, partition: str) -> Any:
-        from dafka_core import Producer
-
         if partition not in self._producers:
             if self._keeps_offsets and not re.fullmatch("[0-9A-F]{32}", partition):
                 raise DafkaError(
@@ -399,7 +387,9 @@ class _Mirror:
                     "kept; copy without --resume"
                 )
             address = partition if self._keeps_offsets else None
-            self._producers[partition] = Producer(self._target, address=address, **self._options)
+            self._producers[partition] = dafka_core.Producer(
+                self._target, address=address, **self._options
+            )
         return self._producers[partition]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -21,7 +22,7 @@ from dafka_core.config.options import option as declared
 from dafka_core.errors import ConfigError
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import escape, unescape
-from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position
+from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position, parse_time_us
 from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
 
@@ -80,11 +81,7 @@ add_settings(CommandOptions, LogOptions)
 
 
 class Option(click.Option):
-    """An option in a section of the help.
-
-    Attributes:
-        setting: its name in a file, if it may be there.
-    """
+    """An option in a section of the help, and its name in a file as ``setting``, if it has one."""
 
     def __init__(
         self,
@@ -107,17 +104,34 @@ def option(*names: str, **more: Any) -> Callable[[Any], Any]:
 argument: Final = click.argument
 
 
-class _Topic(click.ParamType[str]):
-    name = "topic"
+class Parsed(click.ParamType[Any]):
+    """The type of a value that a function parses; its ValueError tells what is valid."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        topic = unescape(value)
-        check_argument("topic", topic, check_topic)
-        return topic
+    name = "text"
+
+    def __init__(self, parse: Callable[[str], Any]) -> None:
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the parsed text, or fail with the reason."""
+        try:
+            return self._parse(value)
+        except ConfigError:
+            raise
+        except ValueError as error:
+            self.fail(f"{escape(value)!r}: {error}", param, ctx)
 
 
-TOPIC: Final = _Topic()
-"""A topic's name, with bytes that are not printable escaped as lists show them."""
+def parse_topic(text: str) -> str:
+    """Parse a topic's name, with bytes that are not printable escaped as lists show them."""
+    topic = unescape(text)
+    check_argument("topic", topic, check_topic)
+    return topic
+
+
+TOPIC: Final = Parsed(parse_topic)
+TIME: Final = Parsed(parse_time_us)
+"""A time, a date or an age, in microseconds since 1970 UTC."""
 
 topic_argument: Final = argument("topic", type=TOPIC, metavar="TOPIC")
 
@@ -268,13 +282,23 @@ def _option(row: OptionInfo, main: Collection[str]) -> Option:
     return Option(names, section, help=f"{text}.", **kind)
 
 
-def parse_address(value: str | None) -> str | None:
+def parse_address(text: str) -> str:
     """Parse a partition's address, in any case and with or without hyphens."""
-    word = (value or "").replace("-", "").upper()
-    if value is not None and not re.fullmatch("[0-9A-F]{32}", word):
+    word = text.replace("-", "").upper()
+    if not re.fullmatch("[0-9A-F]{32}", word):
         why = "must be 32 hexadecimal digits; 'dafka heads TOPIC' lists the partitions"
-        raise ConfigError("address", escape(value), why)
-    return word or None
+        raise ConfigError("address", escape(text), why)
+    return word
+
+
+@contextmanager
+def file_errors(name: str, path: str | Path, use: str, kind: str = "option") -> Iterator[None]:
+    """Report an OSError as an error in an option or argument: its path cannot be ``use``."""
+    try:
+        yield
+    except OSError as error:
+        why = f"cannot be {use}: {error.strerror}"
+        raise ConfigError(name, escape(str(path)), why, kind) from None
 
 
 def needed(directory: str | None) -> str:

@@ -159,14 +159,11 @@ def notebooks(directory: str | None, names: Sequence[str], *, force: bool) -> No
     if existing and not force:
         why = f"already contains {', '.join(existing)}; --force replaces existing files"
         raise ConfigError("dir", escape(directory), why, "argument")
-    try:
+    with flags.file_errors("dir", directory, "written to", "argument"):
         make_directory(Path(directory))
         for name, path in paths.items():
             with open_new(path, replaces=force) as file:
                 file.write(found[name])
-    except OSError as error:
-        why = f"cannot be written to: {error.strerror}"
-        raise ConfigError("dir", escape(directory), why, "argument") from None
     output.table(("notebook", "file"), [(n, str(p)) for n, p in paths.items()])
 
 

@@ -15,11 +15,12 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
+import dafka_core
 from dafka_core.cli import flags, output, process
 from dafka_core.cli.process import Stopped, signals
 from dafka_core.config.node_options import ProducerOptions
@@ -28,10 +29,6 @@ from dafka_core.model.envelope import AUTO, Header, Headers
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, text_of
 from dafka_core.ops.metrics_options import MetricsOptions
-
-if TYPE_CHECKING:
-    from dafka_core import Producer
-
 
 LINES, JSON, CSV, FILE = INPUTS = ("lines", "json", "csv", "file")
 
@@ -45,10 +42,7 @@ _QUOTE: Final = b'"'
 class BadInputError(DafkaError):
     """An invalid line of an input; the lines before it are published."""
 
-    sentence = (
-        "line {number} of {source} is invalid: {why}; this and the following lines are not "
-        "published"
-    )
+    sentence = "line {number} of {source} {why}; this and the following lines are not published"
     source: str
     number: int
     why: str
@@ -77,14 +71,6 @@ class Record(NamedTuple):
     headers: Headers
 
 
-class PartlyError(ValueError):
-    """An invalid line; ``before`` contains the records before it in the same call."""
-
-    def __init__(self, before: Columns, why: str) -> None:
-        super().__init__(why)
-        self.before = before
-
-
 class Decoder(ABC):
     """Decodes the lines of an input incrementally.
 
@@ -100,11 +86,12 @@ class Decoder(ABC):
         self._headers = headers
 
     @abstractmethod
-    def decode(self, lines: list[bytes]) -> Columns:
-        """Return the complete records; raise PartlyError for an invalid line."""
+    def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
+        """Return the complete records before an invalid line, and why it is invalid."""
 
-    def end(self) -> None:  # noqa: B027 -- most have nothing left
-        """Raise ValueError if the last record is incomplete."""
+    def end(self) -> str:
+        """Return why the last record is incomplete; empty if it is complete."""
+        return ""
 
 
 class LineRecords(Decoder):
@@ -114,7 +101,7 @@ class LineRecords(Decoder):
         super().__init__(key, headers)
         self._separator = separator
 
-    def decode(self, lines: list[bytes]) -> Columns:
+    def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
         """Return all lines: none is invalid."""
         self.line += len(lines)
         headers = [self._headers] * len(lines) if self._headers else None
@@ -122,16 +109,18 @@ class LineRecords(Decoder):
             pairs = [line.partition(self._separator) for line in lines]
             keys = [key if found else self._key for key, found, _ in pairs]
             values = [value if found else line for line, found, value in pairs]
-            return Columns(values, keys, headers)
-        return Columns(lines, None if self._key is None else [self._key] * len(lines), headers)
+            return Columns(values, keys, headers), ""
+        same = None if self._key is None else [self._key] * len(lines)
+        return Columns(lines, same, headers), ""
 
 
 class _Parsed(Decoder):
     """Base of decoders of single records."""
 
-    def decode(self, lines: list[bytes]) -> Columns:
+    def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
         """See ``Decoder``: an invalid record does not drop those before it."""
         values, keys, headers = [], [], []
+        why = ""
         try:
             for line in lines:
                 self.line += 1
@@ -140,8 +129,8 @@ class _Parsed(Decoder):
                     keys.append(self._key if key is None else key)
                     headers.append((*self._headers, *pairs))
         except ValueError as error:
-            raise PartlyError(Columns(values, keys, headers), str(error)) from None
-        return Columns(values, keys, headers)
+            why = str(error)
+        return Columns(values, keys, headers), why
 
     @abstractmethod
     def _records(self, line: bytes) -> Iterable[Record]:
@@ -171,10 +160,9 @@ class CsvRecords(_Parsed):
         self._is_open = False
         csv.field_size_limit(MAX_ROW_BYTES)
 
-    def end(self) -> None:
+    def end(self) -> str:
         """See ``Decoder``."""
-        if self._pending:
-            raise ValueError("a quotation mark is not closed")
+        return "a quotation mark is not closed" if self._pending else ""
 
     def _records(self, line: bytes) -> Iterable[Record]:
         self._pending.append(line)
@@ -185,7 +173,7 @@ class CsvRecords(_Parsed):
             self._pending, self._pending_bytes = [], 0
             yield from self._of_row(row)
         elif self._pending_bytes > MAX_ROW_BYTES:
-            self.end()
+            raise ValueError(self.end())
 
     def _of_row(self, text: str) -> Iterator[Record]:
         try:
@@ -270,20 +258,6 @@ LetIn = Callable[[Callable[[], object]], None]
 """Calls a function that waits, which signals may interrupt."""
 
 
-@dataclass(eq=False)
-class LineTooLongError(DafkaError):
-    """A line above the record limit of a node; the lines before it are published."""
-
-    sentence = (
-        "line {number} of {source} is longer than {limit_bytes} bytes, the limit of {node} "
-        "(option max_record_bytes); this and the following lines are not published"
-    )
-    source: str
-    number: int
-    limit_bytes: int
-    node: str
-
-
 class Source(NamedTuple):
     """A file or standard input: its name for messages, and its descriptor."""
 
@@ -315,12 +289,10 @@ def open_sources(names: Sequence[str]) -> Iterator[list[Source]]:
                 process.read_input(0)
                 sources.append(Source("the input", 0))
                 continue
-            try:
+            with flags.file_errors("file", name, "read"):
                 number = os.open(name, os.O_RDONLY)
                 stack.callback(os.close, number)
                 os.read(number, 0)  # fails for a directory
-            except OSError as error:
-                raise ConfigError("file", name, f"cannot be read: {error.strerror}") from None
             sources.append(Source(quoted(name), number))
         yield sources
 
@@ -333,7 +305,7 @@ class Publisher:
         rate: maximum number of records per second; None for no limit.
     """
 
-    def __init__(self, producer: Producer, rate: float | None = None) -> None:
+    def __init__(self, producer: dafka_core.Producer, rate: float | None = None) -> None:
         self.count = 0  # number of valid records that were read
         self.advance: Callable[[int], None] = lambda _: None
         """Called with the number of records just published."""
@@ -363,7 +335,7 @@ class Publisher:
                         self._publish_file(source, key, headers)
                     else:
                         self._publish_lines(source, decoders())
-        except (RecordTooLargeError, LineTooLongError, BadInputError, process.StreamError) as error:
+        except (RecordTooLargeError, BadInputError, process.StreamError) as error:
             return error
         except Stopped as stopped:
             if stopped.again:
@@ -379,25 +351,25 @@ class Publisher:
         for chunk in source.chunks(self._let_in):
             pieces.append(chunk)
             size += len(chunk)
-            limit_bytes, node = self._producer.limit
-            if size > limit_bytes:
-                raise LineTooLongError(source.name, 1, limit_bytes, node)
+            if size > self._producer.limit[0]:
+                raise self._too_long(source, 1)
         keys = None if key is None else [key]
         self._publish(Columns([b"".join(pieces)], keys, [headers] if headers else None))
 
     def _publish_lines(self, source: Source, decoder: Decoder) -> None:
         with closing(self.read(source)) as found:
             for lines in found:
-                try:
-                    columns = decoder.decode(lines)
-                except PartlyError as error:
-                    self._publish(error.before)
-                    raise BadInputError(source.name, decoder.line, str(error)) from None
+                columns, why = decoder.decode(lines)
                 self._publish(columns)
-        try:
-            decoder.end()
-        except ValueError as error:
-            raise BadInputError(source.name, decoder.line, str(error)) from None
+                if why:
+                    raise BadInputError(source.name, decoder.line, f"is invalid: {why}")
+        if why := decoder.end():
+            raise BadInputError(source.name, decoder.line, f"is invalid: {why}")
+
+    def _too_long(self, source: Source, number: int) -> BadInputError:
+        limit_bytes, node = self._producer.limit
+        limit = f"{limit_bytes} bytes, the limit of {node} (option max_record_bytes)"
+        return BadInputError(source.name, number, f"is longer than {limit}")
 
     def _publish(self, columns: Columns) -> None:
         count = len(columns.values)
@@ -431,12 +403,12 @@ class Publisher:
         """Yield lines without their newlines, in lists of all that have arrived.
 
         Raises:
-            LineTooLongError: a line is too long; it is not read to its end.
+            BadInputError: a line is too long; it is not read to its end.
         """
         pieces: list[bytes] = []
         number = 1
         for chunk in source.chunks(self._let_in):
-            limit_bytes, node = self._producer.limit
+            limit_bytes, _ = self._producer.limit
             head, newline, rest = chunk.rpartition(b"\n")
             if newline:
                 lines = head.split(b"\n")
@@ -448,10 +420,10 @@ class Publisher:
                 number += len(fitting)
                 yield fitting
                 if len(fitting) < len(lines):
-                    raise LineTooLongError(source.name, number, limit_bytes, node)
+                    raise self._too_long(source, number)
             pieces.append(rest)
             if sum(map(len, pieces)) > limit_bytes:
-                raise LineTooLongError(source.name, number, limit_bytes, node)
+                raise self._too_long(source, number)
         if last := b"".join(pieces):
             yield [last]
 
@@ -460,7 +432,7 @@ class Publisher:
 @flags.argument("files", nargs=-1, metavar="[FILE]...", help="Files; - or none is standard input.")
 @flags.option(
     "--address",
-    callback=lambda ctx, parameter, value: flags.parse_address(value),
+    type=flags.Parsed(flags.parse_address),
     metavar="UUID",
     help="The partition to continue, 32 hexadecimal digits. Default: a new partition.",
 )
@@ -513,17 +485,17 @@ def produce(
     A value is a line's bytes without the newline. With a key or headers, it is published in an
     envelope.
     """
-    from dafka_core import Producer
     from dafka_core.nodes.producer import content_of
 
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header))
     content_of(b"", *parts, options.get("envelope", AUTO))  # check before connecting
     _check_kind(kind, separator, key_column)
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
+    of_producer = ProducerOptions.declared_in(options)
     with (
         open_sources(files or [STANDARD]) as sources,
         flags.watching("producer", options) as watch,
-        Producer(topic, address=address, **ProducerOptions.declared_in(options)) as producer,
+        dafka_core.Producer(topic, address=address, **of_producer) as producer,
     ):
         watch.add(producer)
         first = producer.next_offset

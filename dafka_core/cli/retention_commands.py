@@ -61,9 +61,49 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     _fail_without(missing, "keeps its previous rules")
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """The offset below which records are deleted: one, that of a time, or each partition's end."""
+
+    offset: int | None = None
+    time_us: int | None = None
+
+    @classmethod
+    def parse(cls, before: str) -> _Bound:
+        """Parse ``--before``; raise ValueError if it is invalid."""
+        if before == END:
+            return cls()
+        if before.isdecimal():
+            return cls(offset=int(before))
+        try:
+            time_us = parse_time_us(before)
+        except ValueError:
+            raise ValueError(
+                "must be an age such as 7d, a time with a zone such as 2026-01-31T12:00Z, an "
+                f"offset, or {END}"
+            ) from None
+        if time_us > time.time() * 1e6:
+            raise ValueError(f"is in the future; {END} deletes all existing records")
+        return cls(time_us=time_us)
+
+    def find(
+        self, client: StoreClient, infos: Iterable[PartitionInfo], timeout_s: float
+    ) -> list[tuple[PartitionInfo, int]]:
+        """Return the partitions of a store that have records below it, each with its offset."""
+        held = [info for info in infos if info.earliest < info.end]
+        found: Sequence[int | None] = [self.offset] * len(held)
+        if self.time_us is not None:
+            times = [(*info.tp, self.time_us) for info in held]
+            found = client.offset_for_times(times, timeout_s=timeout_s)
+        pairs = zip(held, found, strict=True)
+        ends = ((info, info.end if at is None else min(at, info.end)) for info, at in pairs)
+        return [(info, at) for info, at in ends if at > info.earliest]
+
+
 @flags.topic_argument
 @flags.option(
     "--before",
+    type=flags.Parsed(_Bound.parse),
     required=True,
     metavar="AGE|TIME|OFFSET|end",
     help="Delete records older than an age (7d) or a time (2026-01-31T12:00Z), or below "
@@ -72,16 +112,18 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
 @flags.option("--partition", metavar="UUID", help="Only this partition.")
 @yes_option
 @flags.reads_stores
-def trim(topic: str, *, before: str, partition: str | None, yes: bool, finder: StoreFinder) -> None:
+def trim(
+    topic: str, *, before: _Bound, partition: str | None, yes: bool, finder: StoreFinder
+) -> None:
     """Delete the records of a topic that are older than a time, or below an offset.
 
     It asks for confirmation, then deletes at all reachable stores, or at those of --stores. It
     fails if a known store is unreachable, as that store keeps its records.
     """
-    bound, timeout_s = _Bound.parse(before), finder.timeout_s
+    timeout_s = finder.timeout_s
     missing: list[KnownStore] = []
     with finder.clients(missing.append) as clients:
-        wanted = _wanted(clients, topic, partition, bound, missing, timeout_s)
+        wanted = _wanted(clients, topic, partition, before, missing, timeout_s)
         count = sum(at - info.earliest for each in wanted.values() for info, at in each)
         if count:
             question = f"delete {count} records of topic {quoted(topic)} at {len(clients)} stores"
@@ -147,47 +189,6 @@ def _chosen(
         for each in missing:
             store_clients.warn_away(each)
         raise
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """The offset below which records are deleted: one, that of a time, or each partition's end."""
-
-    offset: int | None = None
-    time_us: int | None = None
-
-    @classmethod
-    def parse(cls, before: str) -> _Bound:
-        """Parse ``--before``; raise BadParameter if it is invalid."""
-        if before == END:
-            return cls()
-        if before.isdecimal():
-            return cls(offset=int(before))
-        try:
-            time_us = parse_time_us(before)
-        except ValueError:
-            why = (
-                "must be an age such as 7d, a time with a zone such as 2026-01-31T12:00Z, an "
-                f"offset, or {END}; got {before!r}"
-            )
-            raise click.BadParameter(why, param_hint="'--before'") from None
-        if time_us > time.time() * 1e6:
-            why = f"{before} is in the future; {END} deletes all existing records"
-            raise click.BadParameter(why, param_hint="'--before'")
-        return cls(time_us=time_us)
-
-    def find(
-        self, client: StoreClient, infos: Iterable[PartitionInfo], timeout_s: float
-    ) -> list[tuple[PartitionInfo, int]]:
-        """Return the partitions of a store that have records below it, each with its offset."""
-        held = [info for info in infos if info.earliest < info.end]
-        found: Sequence[int | None] = [self.offset] * len(held)
-        if self.time_us is not None:
-            times = [(*info.tp, self.time_us) for info in held]
-            found = client.offset_for_times(times, timeout_s=timeout_s)
-        pairs = zip(held, found, strict=True)
-        ends = ((info, info.end if at is None else min(at, info.end)) for info, at in pairs)
-        return [(info, at) for info, at in ends if at > info.earliest]
 
 
 _Bounds = dict["StoreClient", list[tuple[PartitionInfo, int]]]

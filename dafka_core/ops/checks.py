@@ -36,43 +36,24 @@ class FileAccess(Enum):
 
 
 class StoreFacts(NamedTuple):
-    """Facts about a discovered store.
+    """Facts about a discovered store."""
 
-    Attributes:
-        store: its address, or its URI if it was named by one and has not responded.
-        knows_queries: False for a C node.
-        connects: it has connected to this node, and receives this node's requests.
-        locations: URIs of its Arrow Flight service, if it has one.
-        failure: why Flight has not responded.
-        stranger: the other protocol at its location, if known.
-        ahead_s: how far its clock is ahead of this machine's; None if unknown.
-        unsure_s: maximum error of ``ahead_s``: half of the response time.
-        lacks: Flight actions that this version uses and the store does not know.
-        more: Flight actions that the store knows and this version does not.
-        file: access to its file.
-        rules: its retention rules; None if unknown.
-        rules_set: the rules were set while it ran.
-        clock_doubt: why it distrusts its clock; empty if it does not.
-        refusal: why it accepts no records; empty if it does.
-        damaged: number of its partitions with damaged records.
-    """
-
-    store: str
-    knows_queries: bool = True
-    connects: bool = True
-    locations: tuple[str, ...] = ()
-    failure: str = ""
-    stranger: str = ""
-    ahead_s: float | None = None
-    unsure_s: float = 0.0
-    lacks: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    file: FileAccess = FileAccess.ELSEWHERE
-    rules: tuple[str, ...] | None = None
-    rules_set: bool = False
-    clock_doubt: str = ""
-    refusal: str = ""
-    damaged: int = 0
+    store: str  # its address, or its URI if it was named by one and has not responded
+    knows_queries: bool = True  # False for a C node
+    connects: bool = True  # it has connected to this node, and receives this node's requests
+    locations: tuple[str, ...] = ()  # URIs of its Arrow Flight service, if it has one
+    failure: str = ""  # why Flight has not responded
+    stranger: str = ""  # the other protocol at its location, if known
+    ahead_s: float | None = None  # how far its clock is ahead of this machine's; None if unknown
+    unsure_s: float = 0.0  # maximum error of ``ahead_s``: half of the response time
+    lacks: tuple[str, ...] = ()  # Flight actions that this version uses and the store does not know
+    more: tuple[str, ...] = ()  # Flight actions that the store knows and this version does not
+    file: FileAccess = FileAccess.ELSEWHERE  # access to its file
+    rules: tuple[str, ...] | None = None  # its retention rules; None if unknown
+    rules_set: bool = False  # the rules were set while it ran
+    clock_doubt: str = ""  # why it distrusts its clock; empty if it does not
+    refusal: str = ""  # why it accepts no records; empty if it does
+    damaged: int = 0  # number of its partitions with damaged records
 
     @property
     def is_named(self) -> bool:
@@ -86,30 +67,19 @@ class StoreFacts(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Facts about a cluster, for the checks.
+    """Facts about a cluster, for the checks."""
 
-    Attributes:
-        towers: the configured towers, and the results of probing their ports; empty if stores
-            were named.
-        tower_found: a tower has introduced a node of this process; None if no node has tried.
-        node_count: number of other nodes that towers report.
-        endpoint: the address where other nodes connect to this process.
-        stores: the discovered stores.
-        away: known stores that do not respond.
-        topics: the topics to check.
-        heads: the merged partitions of these topics, or of all topics if one is missing.
-        asked: stores have reported their partitions.
-    """
-
+    # the configured ones, with the results of probing their ports; empty if stores were named
     towers: tuple[TowerFacts, ...] = ()
-    tower_found: bool | None = None
-    node_count: int = 0
-    endpoint: str = ""
-    stores: tuple[StoreFacts, ...] = ()
-    away: tuple[KnownStore, ...] = ()
-    topics: tuple[str, ...] = ()
+    tower_found: bool | None = None  # one has introduced a node of ours; None if none has tried
+    node_count: int = 0  # number of other nodes that towers report
+    endpoint: str = ""  # the address where other nodes connect to this process
+    stores: tuple[StoreFacts, ...] = ()  # the discovered stores
+    away: tuple[KnownStore, ...] = ()  # known stores that do not respond
+    topics: tuple[str, ...] = ()  # the topics to check
+    # the merged partitions of these topics, or of all topics if one is missing
     heads: Mapping[TopicPartition, PartitionInfo] = {}
-    asked: bool = False
+    asked: bool = False  # stores have reported their partitions
 
 
 CLOCKS_S: Final = 60.0

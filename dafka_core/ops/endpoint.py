@@ -52,11 +52,7 @@ class MetricsEndpoint(ProcessBound):
         self._nodes = WatchedNodes(config.metrics_topics)
         self._server = _served(config, door, self._nodes)
         self.address = self._server.address  # the address at which it listens
-
-    @property
-    def url(self) -> str:
-        """The URL of the endpoint."""
-        return self.address.url
+        self.url = self.address.url
 
     def add(self, *nodes: Node) -> None:
         """Serve the metrics of further nodes; raise ConfigError for a kind that has none."""

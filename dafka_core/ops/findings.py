@@ -19,18 +19,13 @@ class Severity(StrEnum):
 
 
 class Finding(NamedTuple):
-    """The result of a check.
-
-    Attributes:
-        about: the subject: ``tower``, ``stores``, ``topic``...
-        lasts: waiting does not help.
-    """
+    """The result of a check."""
 
     severity: Severity
-    about: str
+    about: str  # the subject, such as ``tower`` or ``stores``
     sentence: str
     remedy: str = ""
-    lasts: bool = False
+    lasts: bool = False  # waiting does not help
 
     def __str__(self) -> str:
         return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import time
 from collections import Counter
 from collections.abc import Iterable
 from math import inf
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dafka_core.errors import NodeFailedError
-from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
+from dafka_core.nodes.threads import NodeThread
 from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_name
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import LOCALHOST, HostPort, is_loopback, listen_for
@@ -194,12 +194,9 @@ class Connection(H11Protocol):
     """A connection that closes if no request arrives in time.
 
     Above the limit of connections the address with most idle ones loses its oldest.
-
-    Attributes:
-        ends_s: that deadline on the loop's clock; infinite during an answer.
     """
 
-    ends_s = inf
+    ends_s = inf  # that deadline on the loop's clock; infinite during an answer
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -243,9 +240,9 @@ class Connection(H11Protocol):
         self._timer, self.ends_s = None, inf
 
 
-START_S: Final = 30.0
-END_S: Final = 2
-"""Time for pending answers when the server closes."""
+START_S: Final = 30.0  # time for the start
+POLL_S: Final = 0.01  # interval at which the start is checked
+END_S: Final = 2  # time for pending answers when the server closes
 
 
 class HttpServer(ProcessBound):
@@ -256,9 +253,6 @@ class HttpServer(ProcessBound):
         option: the option with the address, for errors.
         most_connections: at a time.
 
-    Attributes:
-        address: where it listens.
-
     Raises:
         ConfigError: it cannot listen there.
     """
@@ -267,10 +261,9 @@ class HttpServer(ProcessBound):
         self._what = what
         self._most = most_connections
         self._socket = listen_for(option, where, most_connections)
-        self.address = where._replace(port=self._socket.getsockname()[1])
-        self._changed = InterruptibleCondition()
+        self.address = where._replace(port=self._socket.getsockname()[1])  # where it listens
         self._thread = NodeThread(f"dafka-{what}", self._serve)
-        self._server: _Server | None = None
+        self._server: uvicorn.Server | None = None
         self._failure = ""
 
     def start(self, app: ASGIApp) -> None:
@@ -290,9 +283,12 @@ class HttpServer(ProcessBound):
             timeout_keep_alive=30,
             timeout_graceful_shutdown=END_S,
         )
-        server = self._server = _Server(self._changed, config)
+        server = self._server = uvicorn.Server(config)
         self._thread.start()
-        self._changed.wait_until(lambda: server.started or self._failure, START_S)
+        deadline = time.monotonic() + START_S
+        while not server.started and time.monotonic() < deadline:
+            if self._thread.join(POLL_S):
+                break
         if not server.started:
             self.close()
             raise NodeFailedError(self._what, self._failure or "it did not start")
@@ -321,17 +317,3 @@ class HttpServer(ProcessBound):
             self._failure = f"{type(error).__name__}: {error}"
             log = logging.getLogger(f"dafka.{self._what}")
             log.error("the HTTP server has ended: %s", self._failure)
-        finally:
-            self._changed.notify()
-
-
-class _Server(uvicorn.Server):
-    """Signals the start."""
-
-    def __init__(self, changed: InterruptibleCondition, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._changed = changed
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._changed.notify()

@@ -32,17 +32,13 @@ class Sample(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """The declaration of a metric.
-
-    Attributes:
-        labels: in addition to ``NODE_LABELS``.
-    """
+    """The declaration of a metric."""
 
     name: str
     kind: Kind
     read: Read
     meaning: str
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # in addition to ``NODE_LABELS``
 
     @property
     def all_labels(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
@@ -13,7 +13,7 @@ from dafka_core.nodes.disk_watch import OTHER, Disk
 from dafka_core.nodes.traffic import BEACON, REASONS, MeshTraffic
 from dafka_core.ops import health
 from dafka_core.ops.findings import Finding, Severity
-from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge, histogram
+from dafka_core.ops.metric_declarations import Metric, counter, gauge, histogram
 from dafka_core.ops.topic_totals import ShownTopics, TopicTotals, Total
 from dafka_core.storage.environment import Space
 
@@ -53,21 +53,6 @@ class Reading:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node, name)
-
-    def samples(self, kind: str, own: Sequence[Metric]) -> Iterator[Sample]:
-        """Yield the samples of a node of a kind; of a closed node only those of any node.
-
-        Args:
-            own: the metrics of an extension.
-
-        Raises:
-            DafkaError: the node is just being closed.
-        """
-        metrics = [*TABLE[EVERY]]
-        if self._node is not None and self._node.is_open:
-            metrics += [*of_kind(kind), *own]
-        for metric in metrics:
-            yield from metric.samples(self)
 
     @property
     def peer_counts(self) -> dict[str, int]:
@@ -441,5 +426,10 @@ TABLE: Final[Mapping[tuple[str, ...], tuple[Metric, ...]]] = {
 
 
 def of_kind(kind: str) -> list[Metric]:
-    """Return the metrics that only nodes of some kinds have, as this one."""
-    return [metric for kinds, metrics in TABLE.items() if kind in kinds for metric in metrics]
+    """Return the metrics of nodes of a kind, without those that an extension declares."""
+    return [
+        metric
+        for kinds, metrics in TABLE.items()
+        if kinds is EVERY or kind in kinds
+        for metric in metrics
+    ]

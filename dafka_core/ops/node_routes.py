@@ -20,7 +20,7 @@ from dafka_core.model.histograms import BOUNDS_S, Counted
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import is_alive, is_ready
 from dafka_core.ops.metric_declarations import Metric, Sample
-from dafka_core.ops.node_metrics import EVERY, TABLE, of_kind
+from dafka_core.ops.node_metrics import TABLE
 from dafka_core.ops.store_extension import store_extensions
 from dafka_core.ops.watched_nodes import WatchedNodes
 
@@ -101,7 +101,7 @@ class NodesCollector(Collector):
         found: dict[Metric, list[tuple[list[str], Sample]]] = {}
         nodes = self._nodes.nodes
         for node in nodes:
-            for metric in (*TABLE[EVERY], *of_kind(node.kind), *node.metrics):
+            for metric in node.metrics:
                 found.setdefault(metric, [])
             for sample in node.samples():
                 labels = [node.kind, node.name, *sample.labels]

@@ -12,7 +12,7 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, problem
 from dafka_core.ops.metric_declarations import Metric, Sample
-from dafka_core.ops.node_metrics import MESH, Reading
+from dafka_core.ops.node_metrics import EVERY, MESH, TABLE, Reading, of_kind
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.ops.topic_totals import ShownTopics, TopicTotals
 from dafka_core.protocol.beacons import endpoint_of
@@ -34,11 +34,12 @@ class WatchedNode:
 
     def __init__(self, node: Node, topics: int) -> None:
         self.kind = node.kind
-        self.metrics: Sequence[Metric] = ()  # metrics that an extension declares
+        self.metrics: Sequence[Metric] = of_kind(self.kind)
         self._node = weakref.ref(node)
         anyone: Any = node
         if isinstance(node, ExtensionNode):
-            self.name, self.metrics = node.name, node.metrics
+            self.name = node.name
+            self.metrics = [*self.metrics, *node.metrics]
         elif self.kind == "tower":
             self.name = anyone.tower
         elif self.kind in MESH:
@@ -53,10 +54,13 @@ class WatchedNode:
 
     def samples(self) -> list[Sample]:
         """Return the current samples; of a closed node only its state."""
-        reading = Reading(self._node(), self.findings(), self._info, self._topics)
+        node = self._node()
+        reading = Reading(node, self.findings(), self._info, self._topics)
+        is_open = node is not None and node.is_open
         found: list[Sample] = []
         with contextlib.suppress(DafkaError):  # it is just ending, as ``findings`` reports
-            found += reading.samples(self.kind, self.metrics)
+            for metric in self.metrics if is_open else TABLE[EVERY]:
+                found += metric.samples(reading)
         return found
 
     def findings(self) -> list[Finding]:

@@ -26,7 +26,7 @@ import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
-from dafka_core.errors import DafkaError, NoStoreError, OffsetConflictError
+from dafka_core.errors import DafkaError, OffsetConflictError
 from dafka_core.flight.limits import MAX_RANGES, parts
 from dafka_core.flight.requests import GetRequest, RecordRange, furthest_facts
 from dafka_core.flight.store_client import StoreClient
@@ -115,7 +115,9 @@ def publish(
     """Append a report at the store that has most of its partition; raise DafkaError if none can."""
     tp = partition_of(progress.query, topic, owner)
     values = pa.array([progress.packed()], pa.binary())
-    failure: DafkaError = NoStoreError((), timeout_s)
+    failure = DafkaError(
+        "no store with Arrow Flight answers; start one with 'dafka store --dir DIR'"
+    )
     for _ in range(TRIES):
         ends: list[tuple[int, StoreClient]] = []
         for client in clients:

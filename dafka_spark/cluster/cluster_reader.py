@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NoReturn, TypeVar
@@ -38,12 +39,32 @@ def map_concurrently(work: Callable[[Item], T], items: Sequence[Item]) -> list[T
 
 
 class _FlightReader(Closing):
-    """A ``Reader`` without a mesh; ``failure`` is the error of the last store that failed."""
+    """A ``Reader`` without a mesh; ``refusal`` is the error for what only a mesh can do."""
 
-    def __init__(self, refusal: DafkaError, keys: KeyFiles) -> None:
-        self.failure = ""
+    def __init__(self, places: Sequence[str], refusal: DafkaError, keys: KeyFiles) -> None:
+        self._places = places  # towers or stores, for errors
         self._refusal = refusal
         self._keys = keys
+        self._failure = ""  # the error of the last store that failed
+
+    @abstractmethod
+    def _at(self) -> list[StoreLocation]:
+        """Return the stores to ask."""
+
+    def partitions(
+        self, topics: Collection[str] | None = None, *, timeout_s: float
+    ) -> list[PartitionInfo]:
+        """See ``Reader``; raise NoStoreError after ``timeout_s`` without an answer."""
+
+        def heads_at(client: StoreClient) -> list[PartitionInfo]:
+            return client.heads(topics, timeout_s=timing.REQUEST_TIMEOUT_S)
+
+        for _ in (deadline := Deadline(timeout_s)).attempts():
+            if heads := self._ask(self._at(), heads_at):
+                return [*merge_heads(info for infos in heads.values() for info in infos).values()]
+        error = NoStoreError(self._places, deadline.timeout_s)
+        error.add_note(self._failure)
+        raise error
 
     def wait_for_stores(self, *, timeout_s: float) -> None:
         pass  # the stores are known
@@ -61,14 +82,6 @@ class _FlightReader(Closing):
         """Return the stores that each store knows, beginning with itself."""
         return self._ask(at, lambda client: client.stores(timeout_s=timing.REQUEST_TIMEOUT_S))
 
-    def _partitions(
-        self, at: Sequence[StoreLocation], topics: Collection[str] | None, timeout_s: float
-    ) -> list[PartitionInfo] | None:
-        """Return what the stores hold together; None if no store answers."""
-        heads = self._ask(at, lambda client: client.heads(topics, timeout_s=timeout_s))
-        merged = merge_heads(info for infos in heads.values() for info in infos)
-        return [*merged.values()] if heads else None
-
     def _ask(
         self, locations: Sequence[StoreLocation], work: Callable[[StoreClient], T]
     ) -> dict[str, T]:
@@ -80,7 +93,7 @@ class _FlightReader(Closing):
                 with StoreClient(location, self._keys) as client:
                     return uri, work(client)
             except DafkaError as error:
-                self.failure = f"{uri}: {error}"
+                self._failure = f"{uri}: {error}"
                 return None
 
         return dict(each for each in map_concurrently(ask, locations) if each is not None)
@@ -90,7 +103,7 @@ class NamedStoresReader(_FlightReader):
     """The stores of option ``stores``, by their URIs; one that never answered has no other name."""
 
     def __init__(self, uris: Sequence[str], keys: KeyFiles) -> None:
-        super().__init__(StoreUnreachableError(", ".join(uris), NO_MESH), keys)
+        super().__init__(uris, StoreUnreachableError(", ".join(uris), NO_MESH), keys)
         self._uris = uris
         self._found: dict[str, StoreLocation] = {}  # by URI
         self._others: dict[str, StoreLocation] = {}  # stores that these know, by address
@@ -108,40 +121,32 @@ class NamedStoresReader(_FlightReader):
             self._refresh()
         return {name: each.locations for name, each in self._locations().items()}
 
-    def partitions(
-        self, topics: Collection[str] | None = None, *, timeout_s: float
-    ) -> list[PartitionInfo]:
-        """See ``Reader``; raise NoStoreError after ``timeout_s`` without an answer."""
-        for _ in (deadline := Deadline(timeout_s)).attempts():
-            if not self._found:
-                self._refresh()
-            at = [*self._found.values()]
-            found = self._partitions(at, topics, timing.REQUEST_TIMEOUT_S)
-            if found is not None:
-                return found
-        error = NoStoreError(self._uris, deadline.timeout_s)
-        error.add_note(self.failure)
-        raise error
-
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader``; a store that the option does not name is missing, too."""
-        self._refresh()
-        found = self._locations()
-        missing = {uri: KnownStore(uri, uri) for uri in self._uris if uri not in self._found}
-        for name in self._others.keys() - found.keys():
-            missing[name] = KnownStore(name, "".join(self._others[name].locations[-1:]))
-        return sorted(missing.values())
+        there = self._refresh()
+        named = self._locations()
+        missing = {name: each.locations[0] for name, each in named.items() if name not in there}
+        for name in self._others.keys() - named.keys():
+            missing[name] = "".join(self._others[name].locations[-1:])
+        return sorted(KnownStore(*each) for each in missing.items())
+
+    def _at(self) -> list[StoreLocation]:
+        if not self._found:
+            self._refresh()
+        return [*self._found.values()]
 
     def _locations(self) -> dict[str, StoreLocation]:
         found = (self._found.get(uri, StoreLocation(uri, (uri,))) for uri in self._uris)
         return {each.store: each for each in found}
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> set[str]:
+        """Ask the stores, which report each other; return the names of those that answer."""
         self._asked_at = time.monotonic()
-        named = [StoreLocation("", (uri,)) for uri in self._uris]
-        for uri, (itself, *others) in self._known_stores(named).items():
+        answers = self._known_stores([StoreLocation("", (uri,)) for uri in self._uris])
+        for uri, (itself, *others) in answers.items():
             self._found[uri] = itself.found_at([uri])
             self._others |= {each.store: each for each in others}
+        return {itself.store for itself, *_ in answers.values()}
 
 
 class KnownStoresReader(_FlightReader):
@@ -153,11 +158,11 @@ class KnownStoresReader(_FlightReader):
     def __init__(
         self, known: Sequence[StoreLocation], refusal: TowerNotFoundError, keys: KeyFiles
     ) -> None:
-        super().__init__(refusal, keys)
+        super().__init__(refusal.towers, refusal, keys)
         self.retry_at = time.monotonic() + timing.TOWER_RETRY_S  # the towers
         self._known = list(known)
         self._before = self.stores()
-        if not self.endpoints():
+        if not self._refresh():
             raise refusal
         text = "%s. The query continues with the stores known before: %s"
         _log.warning(text, refusal, ", ".join(self.stores()))
@@ -167,23 +172,25 @@ class KnownStoresReader(_FlightReader):
         return [each.store for each in self._known]
 
     def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """See ``Reader``; the stores report each other."""
+        """See ``Reader``; the last known ones while no store answers."""
+        self._refresh()
+        return {each.store: each.locations for each in self._known}
+
+    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
+        """See ``Reader``."""
+        found = self.stores() if self._refresh() else []
+        return [KnownStore(each) for each in self._before if each not in found]
+
+    def _at(self) -> list[StoreLocation]:
+        return self._known
+
+    def _refresh(self) -> bool:
+        """Ask the stores, which report each other; return False if none answers."""
         answers = self._known_stores(self._known)
         known = {each.store: each for stores in answers.values() for each in stores}
         if known:
             self._known = [known[store] for store in sorted(known)]
-        return {store: each.locations for store, each in known.items()}
-
-    def partitions(
-        self, topics: Collection[str] | None = None, *, timeout_s: float
-    ) -> list[PartitionInfo]:
-        """See ``Reader``."""
-        return self._partitions(self._known, topics, timeout_s) or []
-
-    def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
-        """See ``Reader``."""
-        found = self.endpoints()
-        return [KnownStore(each) for each in self._before if each not in found]
+        return bool(known)
 
 
 ClusterReader = Reader | NamedStoresReader | KnownStoresReader

@@ -48,25 +48,6 @@ Heads = Mapping[TopicPartition, PartitionInfo]  # the earliest and the end offse
 _log = logging.getLogger("dafka_spark")
 
 
-class HeldRanges(Mapping[TopicPartition, Sequence[StoreRange]]):
-    """The stores with each partition.  Made on access: most triggers need only a few of them."""
-
-    def __init__(self, answers: Sequence[Answer[Heads]]) -> None:
-        self._answers = answers
-
-    def __getitem__(self, tp: TopicPartition) -> list[StoreRange]:
-        found = [StoreRange(at, *heads[tp][2:]) for at, heads in self._answers if tp in heads]
-        if not found:
-            raise KeyError(tp)
-        return found
-
-    def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(dict.fromkeys(tp for _, heads in self._answers for tp in heads))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
 class OffsetsSnapshot(NamedTuple):
     """The contents of the stores, and of an archive, at one moment.
 
@@ -84,10 +65,9 @@ class OffsetsSnapshot(NamedTuple):
     is_complete: bool = False
     archived: Archived = NOT_ARCHIVED
 
-    @property
-    def holders(self) -> HeldRanges:
-        """The stores that serve each partition by Flight, with their ranges."""
-        return HeldRanges(self.answers)
+    def holders(self, tp: TopicPartition) -> list[StoreRange]:
+        """Return the stores that serve a partition by Flight, with their ranges."""
+        return [StoreRange(at, *heads[tp][2:]) for at, heads in self.answers if tp in heads]
 
     @property
     def locations(self) -> list[StoreLocation]:
@@ -337,8 +317,8 @@ class OffsetReader:
         """
         with self._connect(self._options.mesh_address) as reader:
             missing = reader.missing_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
-            reachable = len(reader.stores())
-        check_min_stores("minStores", self._options.min_stores, reachable, missing)
+            there = {*reader.stores()} - {each.store for each in missing}
+        check_min_stores("minStores", self._options.min_stores, len(there), missing)
         for each in missing:
             _log.warning("%s", warning(each))
 
@@ -397,15 +377,16 @@ class OffsetReader:
         fetch = self._options.fetch
         self._watch.clear()
         with self._connect(self._options.mesh_address) as reader:
-            if fetch == MESH:
-                return OffsetsSnapshot(merge_heads(self._discover(reader) or ()))
             over_mesh: list[PartitionInfo] | None = None
-            if reader not in _registries or not reader.endpoints():
+            if fetch == MESH or reader not in _registries or not reader.endpoints():
                 over_mesh = self._discover(reader)
             elif thorough:
                 with suppress(NoStoreError):  # the known stores still answer
                     reader.wait_for_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             registry = _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
+            if fetch == MESH:
+                registry.update(reader.endpoints(), reader.stores())  # for ``query_stores``
+                return OffsetsSnapshot(merge_heads(over_mesh or ()))
             answers = self._by_flight(registry, reader)
             if not answers and over_mesh is None:
                 # None of the known stores answers: this waits for one that comes back.

@@ -190,10 +190,14 @@ def _common_end(disks: list[Disk], tp: TopicPartition) -> int:
 
 
 def _is_elsewhere(store: StoreHost, stores: list[StoreHost]) -> bool:
-    """Return True if other stores have each record of one store's disk."""
+    """Return True if other stores have each record of one store's disk, and it knows of them.
+
+    A store that was renamed and is still off is known to none: a producer may begin without it.
+    """
 
     def has(disk: Disk, tp: TopicPartition, end: int) -> bool:
         return disk.records(tp, end) == store.disk.records(tp, end)
 
-    disks = [each.disk for each in stores if each is not store]
+    others = [each for each in stores if each is not store]
+    disks = [each.disk for each in others if each.up or each.address in store.disk.met]
     return all(any(has(disk, *item) for disk in disks) for item in store.disk.ends().items())

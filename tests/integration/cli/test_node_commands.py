@@ -212,7 +212,7 @@ def test_partitions_of_a_lost_store_are_written_again_by_the_one_in_its_place(
         for wrong, why in [
             (a.address, "is running: only a store that is gone can be replaced"),
             (former, f"no missing store is {former}"),
-            (lost[:-1] + "?", f"did you mean {lost}?"),
+            (lost[:-1] + "?", f"did you mean '{lost}'?"),
         ]:
             wait_until(lambda: former not in a.known.here)
             refused = run("store", "replace", directory, wrong, *where)
@@ -281,7 +281,7 @@ def test_a_store_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"forgotten": "B" * 32}
     with Log(tmp_path) as log:
         assert log.met() == [StoreSeen("C" * 32)]
-    assert f"known: {'C' * 32}" in refusal(1, "store", "forget", str(tmp_path), "B" * 32)
+    assert f"there are '{'C' * 32}'" in refusal(1, "store", "forget", str(tmp_path), "B" * 32)
 
 
 def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_stores_that_run_forget_one_that_is_gone(lone_tower: str, tmp_path: Path
         assert f"'min_stores' = 'all': 1 store has answered; away: store {gone}" in refused
         assert run("heads", "t", "--tower", lone_tower, "--min-stores", "0").returncode == 2
         for wrong, why in [
-            (slip, f"did you mean {gone}?"),
-            ("x" * 32, f"known: {gone}"),
+            (slip, f"did you mean '{gone}'?"),
+            ("x" * 32, f"there are '{gone}'"),
             (address, f"store {address} is running: stop it first"),
         ]:
             assert why in sentence(run("store", "forget", wrong, "--tower", lone_tower))

@@ -102,7 +102,7 @@ def test_without_a_command_the_help_is_shown() -> None:
         ("consume t --format %x", "for '--format': '%x': %x is unknown; known are %t, %p"),
         ("consume t --format %v --json", "for '--format': cannot be combined with --json"),
         ("consume t --where key", "for '--where': 'key': "),
-        ("consume t --where key=1 --grep a", "for '--where': cannot be combined with --grep"),
+        ("consume t --where \"key='1'\" --grep a", "for '--where': cannot be combined with --grep"),
         ("consume t --grep '(a'", "option 'grep' = '(a': Invalid regular expression: missing )"),
         ("produce t nowhere", "option 'file' = 'nowhere': cannot be read: No such file"),
         ("produce t /", "option 'file' = '/': cannot be read: Is a directory"),
@@ -132,7 +132,7 @@ def test_without_a_command_the_help_is_shown() -> None:
         ("console --interval-ms 1", "at least 100"),
         ("keys new n --role stroe", "'stroe' is no role; did you mean 'store'?"),
         ("keys new ../n", "must begin with a letter or digit"),
-        ("keys new n --keys /dev/null/x", "cannot be written to (Not a directory)"),
+        ("keys new n --keys /dev/null/x", "cannot be written to: Not a directory"),
         ("keys show --keys /dev/null", "is not a directory"),
     ],
 )

@@ -17,7 +17,7 @@ from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError, 
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.testing import PATIENCE_S, wait_until
-from dafka_spark.cluster import connections, known_stores
+from dafka_spark.cluster import connections, known_stores, timing
 from dafka_spark.cluster.cluster_reader import NO_MESH, KnownStoresReader, NamedStoresReader
 from dafka_spark.cluster.connections import Connections
 from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
@@ -122,6 +122,24 @@ def test_queries_continue_in_new_processes(pair: Sink, new_process: NewProcess) 
         session.refresh()
 
 
+def test_known_stores_that_have_all_died_are_no_empty_cluster(
+    pair: Sink, new_process: NewProcess
+) -> None:
+    pair.patch.setattr(timing, "KNOWN_TOWER_S", 0.1)
+    given = {"tower": pair.cluster.tower, "subscribePattern": "t", "fetchTimeoutMs": "500"}
+    write(pair, 0)
+    pair.cluster.kill_tower()
+    new_process()
+    assert count(**given) == 10
+    for index in (1, 0):
+        pair.cluster.kill_store(index)
+    with pytest.raises(ConfigError, match="no store with Arrow Flight answers"):
+        pick_store(pair.options(deliveryTimeoutMs="500"))
+    with pytest.raises(NoStoreError, match="no store was heard of") as failed:
+        count(**given)
+    assert failed.value.__notes__[0].startswith("grpc")
+
+
 def test_a_sink_continues_on_a_new_machine(
     pair: Sink, new_process: NewProcess, tmp_path: Path
 ) -> None:
@@ -209,8 +227,12 @@ def test_a_query_reads_and_writes_without_a_mesh(pair: Sink) -> None:
     # A stream continues when one of them dies.
     source = stream(stores=both)
     start = source.initialOffset()
+    gone = pair.cluster.stores[1]
     pair.cluster.kill_store(1)
     assert reads(source, start, 20)
+    for least in ("2", "all"):
+        with pytest.raises(ConfigError, match=f"1 store has answered; away: store {gone} "):
+            count(stores=both, minStores=least)
 
 
 def test_stores_are_asked_at_the_uris_of_the_option(
@@ -233,6 +255,8 @@ def test_stores_are_asked_at_the_uris_of_the_option(
         assert f"store {name} (" in logged.text
     with pytest.raises(ConfigError, match="1 store has answered; away: "):
         count(stores=uri(pair), minStores="all")
+    with pytest.raises(ConfigError, match=f"1 store has answered; away: .*store {NOWHERE} "):
+        count(stores=f"{NOWHERE},{uri(pair)}", minStores="2")
     with pytest.raises(NoStoreError, match=f"through {NOWHERE}") as failed:
         count(stores=NOWHERE, fetchTimeoutMs="500")
     assert failed.value.__notes__[0].startswith(f"{NOWHERE}: ")

@@ -160,6 +160,17 @@ def test_queries_and_their_lag_are_tables(one: Served, mesh: Mesh) -> None:
     assert (row["query"], row["state"]) == ("both", "finished")
 
 
+def test_tables_over_the_mesh_ask_stores_for_what_only_they_know(one: Served, mesh: Mesh) -> None:
+    """Option ``fetch`` decides how records are read."""
+    report = QueryProgress("q", "r", 60, ("t",))
+    publish([one.client()], QUERIES_TOPIC, report, timeout_s=PATIENCE_S)
+    (query,) = rows(mesh, "queries", fetch="mesh")
+    assert (query["query"], query["records_behind"]) == ("q", 12)
+    (store,) = rows(mesh, "stores", fetch="mesh")
+    assert (store["state"], store["records"]) == ("there", None)
+    assert store["file_bytes"] > 0
+
+
 # -- keys ------------------------------------------------------------------------------------------
 
 

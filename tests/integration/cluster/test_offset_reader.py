@@ -51,7 +51,7 @@ def snapshot(mesh: Mesh, *, thorough: bool = False, **given: str) -> OffsetsSnap
 
 def holders(mesh: Mesh, **given: str) -> dict[str, tuple[int, int]]:
     """Return the stores with partition A, and their ranges."""
-    held = snapshot(mesh, thorough=False, **given).holders.get(A, ())
+    held = snapshot(mesh, thorough=False, **given).holders(A)
     return {each.location.store: (each.earliest, each.end) for each in held}
 
 
@@ -122,7 +122,7 @@ def test_without_an_answer_by_flight_only_the_mesh_is_left(
             snapshot(mesh, fetch="flight")
     one.stop()
     found = snapshot(mesh)
-    assert (found.heads[A].end, [*found.holders]) == (9, [])
+    assert (found.heads[A].end, found.holders(A)) == (9, [])
     with pytest.raises(StoreUnreachableError):
         snapshot(mesh, fetch="flight")
     announced = {"odd": ("http://nowhere",), "other": other.location.locations}

@@ -100,6 +100,14 @@ def test_the_first_trigger_reports_lag(one: Served, mesh: Mesh) -> None:
     stream.stop()
 
 
+def test_a_query_that_reads_over_the_mesh_reports_lag(one: Served, mesh: Mesh) -> None:
+    mesh.add(A, 5)
+    stream = named(mesh, fetch="mesh")
+    everything(stream)
+    reported(one, RUNNING, 5)
+    stream.stop()
+
+
 @pytest.mark.parametrize("state", [RUNNING, FINISHED])
 def test_an_idle_query_repeats_its_state(one: Served, mesh: Mesh, patch: Patch, state: str) -> None:
     patch.setattr(progress_publisher, "IDLE_S", 0.1)
@@ -143,7 +151,7 @@ def test_a_query_ends_without_a_store_that_takes_reports(
     stream.prepareForTriggerAvailableNow()
     at = everything(stream)
     assert stream.latestOffset(at, ALL) == at
-    assert WARNING in logged.text
+    assert f"{WARNING}: no store with Arrow Flight answers; start one" in logged.text
 
 
 def test_a_failing_report_is_logged_once_and_the_query_continues(

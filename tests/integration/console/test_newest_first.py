@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dafka_console import browsing
-from dafka_console.browsing import Search, View, Views, details_of, last, one, opened, page, row_of
+from dafka_console.browsing import View, Views, details_of, last, one, opened, page, row_of, search
 from dafka_console.snapshot import PartitionTable, Snapshot
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
@@ -103,15 +103,16 @@ def test_keys_values_and_nulls_in_envelopes_are_searched(store: StoreDouble) -> 
     contents = [closed(b"v", b"key-1", ()), closed(None, b"key-2", ()), b"bare key-3"]
     store.append(TP, contents)
     clients, snapshot = [store.client()], seen(store)
-    for search, offsets in (
-        (Search("KEY-"), [2, 1, 0]),
-        (Search("key-2"), [1]),
-        (Search("v"), [0]),
-        (Search("none"), []),
-        (Search("key", "offset > 1"), [2]),
+    for text, where, offsets in (
+        ("KEY-", "", [2, 1, 0]),
+        ("key-2", "", [1]),
+        ("v", "", [0]),
+        ("none", "", []),
+        ("key", "offset > 1", [2]),
     ):
-        found, _ = page(clients, snapshot, opened(clients, snapshot, "t", search), 5)
-        assert [each.offset for each in found] == offsets, search
+        view = opened(clients, snapshot, "t", search(text, where))
+        found, _ = page(clients, snapshot, view, 5)
+        assert [each.offset for each in found] == offsets, (text, where)
     row = row_of(one(clients, snapshot, TP, 1))
     assert (row["format"], row["key"], row["bytes"]) == ("null", "key-2", 0)
 
@@ -207,7 +208,7 @@ def test_a_range_of_times_is_one_over_all_partitions(store: StoreDouble) -> None
         (41, None, []),
         (None, 10, []),
     ):
-        view = opened(clients, snapshot, "t", Search(), since_us, until_us)
+        view = opened(clients, snapshot, "t", search(), since_us, until_us)
         assert places(page(clients, snapshot, view, 50)[0]) == expected, (since_us, until_us)
 
 
@@ -216,12 +217,12 @@ def test_a_search_finds_all_that_matches_in_all_partitions(store: StoreDouble) -
         if n % 500 == 0:
             write(store, TopicPartition("t", f"{n // 500:032X}"), *range(n + 1, n + 501))
     clients, snapshot = [store.client()], seen(store)
-    view = opened(clients, snapshot, "t", Search("77", "offset > 300"), 600, 2_990)
+    view = opened(clients, snapshot, "t", search("77", "offset > 300"), 600, 2_990)
     found = [each for rows in pages(clients, snapshot, view, 3) for each in rows]
     expected = [n for n in range(2_989, 599, -1) if "77" in str(n) and (n - 1) % 500 > 300]
     assert [each.timestamp_us for each in found] == expected
     with pytest.raises(InvalidRequestError, match="where"):
-        opened(clients, snapshot, "t", Search("", "value =="))
+        opened(clients, snapshot, "t", search("", "value =="))
 
 
 def test_a_search_ends_in_time_and_continues(
@@ -231,9 +232,9 @@ def test_a_search_ends_in_time_and_continues(
     write(store, TP, *range(1, 2_001))
     write(store, OTHER, *range(1, 1_001))
     clients, snapshot = [store.client()], seen(store)
-    found, view = page(clients, snapshot, opened(clients, snapshot, "t", Search("2000")), 5)
+    found, view = page(clients, snapshot, opened(clients, snapshot, "t", search("2000")), 5)
     assert (places(found), view.scanned) == ([("A", 1_999)], 50)
-    view = opened(clients, snapshot, "t", Search("", "offset = 3"))
+    view = opened(clients, snapshot, "t", search("", "offset = 3"))
     found, view = page(clients, snapshot, view, 5)
     assert (found, view.scanned) == ([], 50)
     rest = pages(clients, snapshot, view, 5)
@@ -311,9 +312,9 @@ def test_records_that_were_deleted_since_are_left_out(store: StoreDouble) -> Non
 
 def test_the_last_views_are_kept() -> None:
     kept, part = Views(), browsing.Part(1, TP, 0, 1)
-    views = [View(Search(str(n)), (part,), 1, 0) for n in range(browsing.MOST_VIEWS + 1)]
+    views = [View(search(str(n)), (part,), 1, 0) for n in range(browsing.MOST_VIEWS + 1)]
     names = [kept.keep(view) for view in views]
     assert [kept.named(name) for name in names[1:]] == views[1:]
     with pytest.raises(InvalidRequestError, match="search again"):
         kept.named(names[0])
-    assert kept.keep(View(Search(), (), 1, 0)) == ""
+    assert kept.keep(View(search(), (), 1, 0)) == ""
