@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -72,29 +72,21 @@ class Range:
         return max(self.end - self.start, 0)
 
 
+@dataclass
 class StoredRecords:
-    """Partitions and records of all stores.
+    """Partitions and records of all stores."""
 
-    Args:
-        clients: of the stores that serve Arrow Flight.
-        reader: for stores that do not serve Flight, and records that no client has; None without
-            a mesh.
-        timeout_s: time limit of each request.
-    """
-
-    def __init__(
-        self, clients: Sequence[StoreClient], reader: dafka_core.Reader | None, timeout_s: float
-    ) -> None:
-        self._clients = clients
-        self._reader = reader
-        self._timeout_s = timeout_s
-        self._holders: dict[TopicPartition, list[Holder]] = defaultdict(list)
+    clients: Sequence[StoreClient]  # of the stores that serve Arrow Flight
+    # for stores that do not serve Flight, and records that no client has; None without a mesh
+    reader: dafka_core.Reader | None
+    timeout_s: float  # time limit of each request
+    holders: dict[TopicPartition, list[Holder]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def stores(self) -> set[str]:
         """The addresses of the stores."""
-        others = () if self._reader is None else self._reader.stores()
-        return {*others, *(client.location.store for client in self._clients)}
+        others = () if self.reader is None else self.reader.stores()
+        return {*others, *(client.location.store for client in self.clients)}
 
     def partitions(self, topics: Collection[str] | None) -> list[PartitionInfo]:
         """Return the partitions of these topics, or of all topics, merged over the stores.
@@ -104,24 +96,24 @@ class StoredRecords:
         Raises:
             StoreUnreachableError: no store responds.
         """
-        self._holders.clear()
+        self.holders.clear()
         failures: list[StoreUnreachableError] = []
         infos: list[PartitionInfo] = []
-        for client in self._clients:
+        for client in self.clients:
             try:
-                found = client.heads(topics, timeout_s=self._timeout_s)
+                found = client.heads(topics, timeout_s=self.timeout_s)
             except StoreUnreachableError as error:
                 failures.append(error)
                 continue
             for info in found:
-                self._holders[info.tp].append(Holder(client, info.earliest, info.end))
+                self.holders[info.tp].append(Holder(client, info.earliest, info.end))
             infos += found
-        if failures and len(failures) == len(self._clients) and self._reader is None:
+        if failures and len(failures) == len(self.clients) and self.reader is None:
             raise failures[0]
         for failure in failures:
             output.error(f"{failure}: records that only this store has are missing")
-        if self._reader is not None:
-            infos += self._reader.partitions(topics, timeout_s=self._timeout_s)
+        if self.reader is not None:
+            infos += self.reader.partitions(topics, timeout_s=self.timeout_s)
         return [*merge_heads(infos).values()]
 
     def of_topic(self, topic: str, chosen: Collection[str] = ()) -> list[PartitionInfo]:
@@ -133,17 +125,17 @@ class StoredRecords:
         """Return the first offset at or after a time for each partition, or the partition's end."""
         infos = [*infos]
         found: dict[TopicPartition, list[int]] = defaultdict(list)
-        for client in self._clients:
-            held = [i.tp for i in infos if any(h.client is client for h in self._holders[i.tp])]
+        for client in self.clients:
+            held = [i.tp for i in infos if any(h.client is client for h in self.holders[i.tp])]
             times = [(*tp, time_us) for tp in held]
-            offsets = client.offset_for_times(times, timeout_s=self._timeout_s) if times else []
+            offsets = client.offset_for_times(times, timeout_s=self.timeout_s) if times else []
             for tp, offset in zip(held, offsets, strict=True):
                 if offset is not None:
                     found[tp].append(offset)
         for info in infos:
-            if self._reader is not None and not self._holders[info.tp]:
+            if self.reader is not None and not self.holders[info.tp]:
                 tp, start, end = info.tp, info.earliest, info.end
-                written = self._reader.times(tp, start, end, timeout_s=self._timeout_s)
+                written = self.reader.times(tp, start, end, timeout_s=self.timeout_s)
                 found[tp] += [offset for offset, at_us in written if at_us >= time_us][:1]
         return {each.tp: min(found[each.tp], default=each.end) for each in infos}
 
@@ -156,24 +148,24 @@ class StoredRecords:
         """
         tp, offset = wanted.info.tp, wanted.start
         life = None if wanted.info.life == NO_LIFE else wanted.info.life
-        limits = {"life": life, "timeout_s": self._timeout_s, **_BATCH}
+        limits = {"life": life, "timeout_s": self.timeout_s, **_BATCH}
         try:
-            for batch in read_range(tp, offset, wanted.end, self._holders[tp], **limits):
+            for batch in read_range(tp, offset, wanted.end, self.holders[tp], **limits):
                 offset = batch.end
                 yield batch
         except (StoreUnreachableError, DataLossError, InvalidRequestError):
-            if self._reader is None:
+            if self.reader is None:
                 raise
-            yield from self._over_mesh(self._reader, tp, offset, wanted.end)
+            yield from self._over_mesh(self.reader, tp, offset, wanted.end)
 
     def _over_mesh(
         self, reader: dafka_core.Reader, tp: TopicPartition, start: int, end: int
     ) -> Iterator[RecordBatch]:
-        written = reader.times(tp, start, end, timeout_s=self._timeout_s)
+        written = reader.times(tp, start, end, timeout_s=self.timeout_s)
         table = np.array([(0, UNKNOWN_US), *written], np.int64)
         counts = np.diff(table[:, 0].clip(start, end), append=end)
         times = np.column_stack((counts, table[:, 1]))
-        for batch in reader.read(tp, start, end, timeout_s=self._timeout_s):
+        for batch in reader.read(tp, start, end, timeout_s=self.timeout_s):
             of_batch = times_between(times, batch.offset - start, batch.end - start)
             yield replace(batch, times=of_batch)
 
