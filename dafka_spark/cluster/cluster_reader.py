@@ -126,8 +126,9 @@ class NamedStoresReader(_FlightReader):
         there = self._refresh()
         named = self._locations()
         missing = {name: each.locations[0] for name, each in named.items() if name not in there}
-        for name in self._others.keys() - named.keys():
-            missing[name] = "".join(self._others[name].locations[-1:])
+        for name, other in self._others.items():
+            if named.keys().isdisjoint({name, *other.locations}):
+                missing[name] = "".join(other.locations[-1:])
         return sorted(KnownStore(*each) for each in missing.items())
 
     def _at(self) -> list[StoreLocation]:

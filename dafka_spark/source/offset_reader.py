@@ -402,9 +402,12 @@ class OffsetReader:
         if over_mesh is None and last.is_complete and last[1:3] == (answers, silent):
             return last
         if fetch != AUTO:
-            if not answers and registry.failures():
-                raise registry.failures()[0]
-            self._check_fetch(answers, {info.tp for info in over_mesh or ()})
+            known = {info.tp for info in over_mesh or ()}
+            missing = known.difference(*(heads for _, heads in answers))
+            failures = registry.failures()
+            if failures and (not answers or (missing and not registry.others)):
+                raise failures[0]
+            self._check_fetch(answers, missing)
         others = (over_mesh or []) if fetch == AUTO else []
         infos = [info for _, heads in answers for info in heads.values()]
         is_one = len(answers) == 1 and not others  # merging 10,000 partitions takes 15 ms
@@ -452,14 +455,14 @@ class OffsetReader:
         except NoStoreError as error:
             raise preflight.no_store(error, deadline, diagnosis) from None
 
-    def _check_fetch(self, answers: Sequence[Answer[Heads]], others: set[TopicPartition]) -> None:
+    def _check_fetch(self, answers: Sequence[Answer[Heads]], missing: set[TopicPartition]) -> None:
         """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""
         if not answers:
             why = "no store of this mesh serves Arrow Flight; start one without --flight-port off, "
             why += "or read with fetch = auto or mesh"
         elif self._options.fetch == LOCAL and not any(at.directory for at, _ in answers):
             why = "no store announces a log on this machine; read with fetch = auto or flight"
-        elif missing := others.difference(*(heads for _, heads in answers)):
+        elif missing:
             why = f"{min(missing)} is only in stores that serve no Arrow Flight; use fetch = auto"
         else:
             return

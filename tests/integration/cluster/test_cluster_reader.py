@@ -229,6 +229,8 @@ def test_a_query_reads_and_writes_without_a_mesh(pair: Sink) -> None:
     start = source.initialOffset()
     gone = pair.cluster.stores[1]
     pair.cluster.kill_store(1)
+    (missing,) = NamedStoresReader(each, NO_KEYS).missing_stores(timeout_s=30)
+    assert missing.store == each[1]
     assert reads(source, start, 20)
     for least in ("2", "all"):
         with pytest.raises(ConfigError, match=f"1 store has answered; away: store {gone} "):
@@ -253,6 +255,7 @@ def test_stores_are_asked_at_the_uris_of_the_option(
     assert count(stores=f"{NOWHERE},{uri(pair)}") == 10
     for name in (NOWHERE, own.stores[1]):
         assert f"store {name} (" in logged.text
+    assert "if it is gone for ever, leave it out of option stores" in logged.text
     with pytest.raises(ConfigError, match="1 store has answered; away: "):
         count(stores=uri(pair), minStores="all")
     with pytest.raises(ConfigError, match=f"1 store has answered; away: .*store {NOWHERE} "):

@@ -153,6 +153,16 @@ def test_an_impossible_fetch_fails_the_plan(one: Served, fetch: str, patch: Patc
         snapshot(Mesh([one]), fetch="local")
 
 
+def test_flight_alone_names_the_store_that_does_not_answer(mesh: Mesh, serve: Serve) -> None:
+    gone = serve("gone").add(B, 5)
+    mesh.served.append(gone)
+    for tp in (A, B):
+        mesh.add(tp, 5)
+    gone.stop()
+    with pytest.raises(StoreUnreachableError, match="store gone: "):
+        Batch(mesh, fetch="flight").partitions()
+
+
 def test_a_repeated_batch_has_the_same_tasks_at_other_stores(serve: Serve, patch: Patch) -> None:
     """The store with all records has died, and a second store holds a part of them."""
     whole, part = serve("whole").add(A, 100), serve("part").add(A, 45)
