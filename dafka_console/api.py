@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -282,27 +283,16 @@ HEALTH_S: Final = 15.0  # lifetime of a diagnosis, which asks every node
 MOST_LAGS: Final = 1_000  # partitions of a query in a list
 
 
+@dataclass(eq=False)
 class Api:
-    """Answers from the view of a cluster.
+    """Answers from the view of a cluster."""
 
-    Args:
-        view: the cluster's state.
-        options: how to join the mesh, for a diagnosis.
-        uris: stores given instead of towers.
-        producers: writes records; None if read-only.
-    """
+    view: ClusterView
+    options: Mapping[str, Any]  # how to join the mesh, for a diagnosis
+    uris: Sequence[str]  # stores given instead of towers
+    producers: Producers | None  # write records; None if read-only
 
-    def __init__(
-        self,
-        view: ClusterView,
-        options: Mapping[str, Any],
-        uris: Sequence[str] = (),
-        producers: Producers | None = None,
-    ) -> None:
-        self.view = view
-        self._options = options
-        self._uris = uris
-        self._producers = producers
+    def __post_init__(self) -> None:
         self._groups = ConsumerGroups()
         self._views = browsing.Views()
         self._viewers = 0
@@ -352,7 +342,7 @@ class Api:
         found = self.snapshot
         return {
             **windows.totals(found),
-            "can_produce": self._producers is not None,
+            "can_produce": self.producers is not None,
             "stores_listed": windows.store_rows(found),
             "rates": found.rates.points(RECORDS, _charted(request)),
             "byte_rates": found.rates.points(BYTES, _charted(request)),
@@ -386,9 +376,7 @@ class Api:
         With ``pages`` also ``more``, by which the next request continues.
         """
         clients, snapshot, asked = self.view.clients(), self.snapshot, request.query_params
-        topic, partition = _name(request, "topic"), ""
-        if "partition" in asked:
-            partition = _name(request, "partition")
+        topic, partition = _name(request, "topic"), unescape(asked.get("partition", ""))
         if asked.get("more"):
             view = self._views.named(asked["more"])
         else:
@@ -473,7 +461,7 @@ class Api:
             made, then, findings = self._health
             here = [each.store for each in self.snapshot.stores if each.here]
             if then != here or time.monotonic() - made > HEALTH_S:
-                found = check_all(gathered(self._options, (), self._uris, timeout_s=5.0))
+                found = check_all(gathered(self.options, (), self.uris, timeout_s=5.0))
                 findings = [each._asdict() for each in found]
                 self._health = time.monotonic(), here, findings
         staged = [
@@ -524,11 +512,11 @@ class Api:
         return self._audited
 
     def _write(self, body: bytes) -> dict[str, Any]:
-        if self._producers is None:
+        if self.producers is None:
             why = "records can be written only where the console is in a mesh, by its towers"
             raise ConfigError("produce", "", why)
         topic, value, key, headers = written(body)
-        partition, offset = self._producers.produce(topic, value, key, headers)
+        partition, offset = self.producers.produce(topic, value, key, headers)
         return {"topic": escape(topic), "partition": partition, "offset": offset}
 
     def _route(self, answer: Callable[[Request], dict[str, Any]]) -> Route:

@@ -184,41 +184,33 @@ def build_session(name: str) -> SparkSession:
     return session
 
 
-def read_topic(
-    session: SparkSession, topic: str | None, arguments: argparse.Namespace, **options: str
-) -> DataFrame:
-    """Read a topic as a stream, with further options; None stands for ``--topic-pattern``."""
-    given = _source_options(topic, arguments) | options
+def read_topics(session: SparkSession, arguments: argparse.Namespace, **options: str) -> DataFrame:
+    """Read the topics of the arguments as a stream, with further options."""
+    given = _source_options(arguments) | options
     return session.readStream.format("dafka").options(**given).load()
 
 
 def check_options(arguments: argparse.Namespace, **sink: str) -> None:
     """Check the options of the source, and those of a sink if any, before Spark starts."""
-    SourceOptions.of(_source_options(arguments.topic, arguments)).for_stream()
+    SourceOptions.of(_source_options(arguments)).for_stream()
     if sink:
         SinkOptions.of(sink)
 
 
-def _source_options(topic: str | None, arguments: argparse.Namespace) -> dict[str, str]:
+def _source_options(arguments: argparse.Namespace) -> dict[str, str]:
     given = {
         "tower": arguments.tower,
         "startingOffsets": arguments.starting_offsets,
-        "subscribe": topic,
-        "subscribePattern": arguments.topic_pattern if topic is None else None,
+        "subscribe": arguments.topic,
+        "subscribePattern": getattr(arguments, "topic_pattern", None),
         "queryName": arguments.query_name,
         "maxOffsetsPerTrigger": arguments.max_offsets_per_trigger,
     }
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def run_query(
-    writer: DataStreamWriter,
-    arguments: argparse.Namespace,
-    report: Callable[[dict[str, object]], None],
-) -> None:
-    """Run the query until it ends, fails, or a signal stops it.
-
-    ``report`` receives the facts of each finished batch.
+def run_query(writer: DataStreamWriter, arguments: argparse.Namespace) -> None:
+    """Run the query until it ends, fails, or a signal stops it; print the facts of each batch.
 
     Raises:
         StreamingQueryException: the query failed.
@@ -241,7 +233,7 @@ def run_query(
             # A trigger without new records has the number of the batch after it.
             if progress.batchId >= next_batch and "addBatch" in progress.durationMs:
                 next_batch = progress.batchId + 1
-                report(batch_facts(progress))
+                print_json(batch_facts(progress))
 
     try:
         while query.isActive and not signals:
@@ -285,6 +277,26 @@ def print_json(facts: dict[str, object]) -> None:
 
 
 Key = tuple[Any, ...]
+
+
+def for_each_group(
+    rows: DataFrame,
+    columns: Sequence[str],
+    order: Sequence[str],
+    work: Callable[[Key, Iterator[pa.RecordBatch]], None],
+) -> None:
+    """Call ``work`` with each group of rows that share ``columns``, each group in one task.
+
+    The rows of a group come as Arrow batches, sorted by the columns ``order``.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for key, found in grouped(batches, columns):
+            work(key, found)
+        yield from ()
+
+    ordered = rows.repartition(*columns).sortWithinPartitions(*columns, *order)
+    ordered.mapInArrow(run, "none boolean").collect()
 
 
 def grouped(

@@ -31,24 +31,20 @@ from dafka_core.model.names import unescape
 from dafka_core.system.files import make_directory, move
 from dafka_spark.job_support import (
     JobParser,
+    Key,
     add_query_arguments,
     add_topic_arguments,
     build_session,
     check_options,
     duration_ms,
-    grouped,
-    print_json,
-    read_topic,
+    for_each_group,
+    read_topics,
     run_job,
     run_query,
 )
 
 # Independent of the session's time zone.
 _DAY = "date_from_unix_date(cast(floor(unix_micros(timestamp) / 86400000000) as int))"
-
-_DONE_SCHEMA = "topic string, day date, records bigint"
-
-Merge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 NAME: Final = "records.parquet"
 _TEMPORARY: Final = ".records-{}.tmp"
@@ -204,33 +200,23 @@ def _comparable(table: pa.Table) -> pa.Table:
 def merge_into(output: str) -> Callable[[DataFrame, int], None]:
     """Return the function for each micro-batch: one task adds new records to a day's file."""
 
+    def add(key: Key, found: Iterator[pa.RecordBatch]) -> None:
+        topic, day = key
+        with DayFile(Path(output), unescape(topic), day and day.isoformat()) as file:
+            for records in found:
+                file.add(records)
+            file.finish()
+
     def merge(records: DataFrame, batch: int) -> None:
-        columns = [sf.expr(_DAY).alias("day"), "topic", *SCHEMA.names]
-        days = records.select(*columns).repartition("topic", "day")
-        ordered = days.sortWithinPartitions("topic", "day", "partition", "offset")
-        ordered.mapInArrow(_merger(output), _DONE_SCHEMA).collect()
-
-    return merge
-
-
-def _merger(output: str) -> Merge:
-    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done = pa.schema([("topic", pa.string()), ("day", pa.date32()), ("records", pa.int64())])
-        for (topic, day), found in grouped(batches, ("topic", "day")):
-            name = None if day is None else day.isoformat()
-            with DayFile(Path(output), unescape(topic), name) as file:
-                for records in found:
-                    file.add(records)
-                count = file.finish()
-            row = {"topic": [topic], "day": [day], "records": [count]}
-            yield pa.RecordBatch.from_pydict(row, done)
+        days = records.select(sf.expr(_DAY).alias("day"), "topic", *SCHEMA.names)
+        for_each_group(days, ("topic", "day"), ("partition", "offset"), add)
 
     return merge
 
 
 def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
     """Return the query, before its start."""
-    records = read_topic(session, arguments.topic, arguments, includeHeaders="true")
+    records = read_topics(session, arguments, includeHeaders="true")
     writer = records.writeStream.queryName("compact-to-parquet")
     writer = writer.trigger(processingTime=f"{arguments.every} milliseconds")
     return writer.foreachBatch(merge_into(str(arguments.output)))
@@ -241,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse(argv)
     check_options(arguments)
     session = build_session("compact-to-parquet")
-    run_query(build_writer(session, arguments), arguments, print_json)
+    run_query(build_writer(session, arguments), arguments)
     session.stop()
 
 

@@ -31,25 +31,20 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.job_support import (
     JobError,
     JobParser,
+    Key,
     add_query_arguments,
     add_topic_arguments,
     build_session,
     check_options,
     duration_ms,
-    grouped,
+    for_each_group,
     positive,
-    print_json,
-    read_topic,
+    read_topics,
     run_job,
     run_query,
 )
 
 ANSWER_S = 20.0  # the timeout for the discovery of stores
-
-_DONE = pa.schema([("topic", pa.string()), ("partition", pa.string()), ("records", pa.int64())])
-_DONE_SCHEMA = "topic string, partition string, records bigint"
-
-Copy = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 TIMEOUT_S: Final = 120.0
 """For acknowledgements of stores on a busy machine, or on the other side of the world."""
@@ -167,31 +162,24 @@ def copy_to(tower: str, topic: str | None, acks: int) -> Callable[[DataFrame, in
     """Return the function for each micro-batch, in which one task extends a partition's copy."""
     keys = keys_of_environment()  # of the driver, as a task may have none
 
+    def add(key: Key, found: Iterator[pa.RecordBatch]) -> None:
+        source, partition = map(unescape, key)
+        tp = TopicPartition(topic or source, partition)
+        with MirroredPartition(tower, tp, acks, keys) as copied:
+            for records in found:
+                copied.add(records)
+            copied.finish()
+
     def copy(records: DataFrame, batch: int) -> None:
-        partitions = records.select("topic", *SCHEMA.names).repartition("topic", "partition")
-        ordered = partitions.sortWithinPartitions("topic", "partition", "offset")
-        ordered.mapInArrow(_copier(tower, topic, acks, keys), _DONE_SCHEMA).collect()
-
-    return copy
-
-
-def _copier(tower: str, target: str | None, acks: int, keys: Mapping[str, str]) -> Copy:
-    def copy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for (topic, partition), found in grouped(batches, ("topic", "partition")):
-            tp = TopicPartition(target or unescape(topic), unescape(partition))
-            with MirroredPartition(tower, tp, acks, keys) as copied:
-                for records in found:
-                    copied.add(records)
-                count = copied.finish()
-            row = {"topic": [topic], "partition": [partition], "records": [count]}
-            yield pa.RecordBatch.from_pydict(row, _DONE)
+        rows = records.select("topic", *SCHEMA.names)
+        for_each_group(rows, ("topic", "partition"), ("offset",), add)
 
     return copy
 
 
 def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
     """Return the query, before its start."""
-    records = read_topic(session, arguments.topic, arguments, includeHeaders="true")
+    records = read_topics(session, arguments, includeHeaders="true")
     writer = records.writeStream.queryName("mirror")
     writer = writer.trigger(processingTime=f"{arguments.every} milliseconds")
     return writer.foreachBatch(copy_to(arguments.to_tower, arguments.to_topic, arguments.acks))
@@ -203,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(arguments)
     _check_other_cluster(arguments)
     session = build_session("mirror")
-    run_query(build_writer(session, arguments), arguments, print_json)
+    run_query(build_writer(session, arguments), arguments)
     session.stop()
 
 

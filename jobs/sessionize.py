@@ -28,8 +28,7 @@ from dafka_spark.job_support import (
     build_session,
     check_options,
     duration_ms,
-    print_json,
-    read_topic,
+    read_topics,
     run_job,
     run_query,
 )
@@ -152,7 +151,7 @@ def to_records(found: DataFrame) -> DataFrame:
 def build_writer(session: SparkSession, arguments: argparse.Namespace) -> DataStreamWriter:
     """Return the query, before its start."""
     session.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
-    records = timed(read_topic(session, arguments.topic, arguments), arguments.key, arguments.time)
+    records = timed(read_topics(session, arguments), arguments.key, arguments.time)
     found = sessions(records, gap_ms=arguments.gap, delay_ms=arguments.watermark)
     writer = to_records(found).writeStream.queryName("sessionize").format("dafka")
     return writer.options(tower=arguments.tower, topic=arguments.to).outputMode("append")
@@ -164,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
     _check_packages()
     session = build_session("sessionize")
-    run_query(build_writer(session, arguments), arguments, print_json)
+    run_query(build_writer(session, arguments), arguments)
     session.stop()
 
 

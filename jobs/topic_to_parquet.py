@@ -20,8 +20,7 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
-    print_json,
-    read_topic,
+    read_topics,
     run_job,
     run_query,
 )
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse(argv)
     check_options(arguments)
     session = build_session("topic-to-parquet")
-    records = read_topic(session, arguments.topic, arguments)
+    records = read_topics(session, arguments)
     if arguments.text:
         records = as_text(records)
     writer = (
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         .partitionBy("topic")
         .option("path", arguments.output)
     )
-    run_query(writer, arguments, print_json)
+    run_query(writer, arguments)
     session.stop()
 
 

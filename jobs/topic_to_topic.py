@@ -20,8 +20,7 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
-    print_json,
-    read_topic,
+    read_topics,
     run_job,
     run_query,
 )
@@ -47,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     sink = {"tower": arguments.tower, "topic": arguments.to, "acks": arguments.acks}
     check_options(arguments, **sink)
     session = build_session("topic-to-topic")
-    records = read_topic(session, arguments.topic, arguments)
+    records = read_topics(session, arguments)
     writer = (
         transform(records, arguments.where, arguments.value)
         .writeStream.queryName("topic-to-topic")
         .format("dafka")
         .options(**sink)
     )
-    run_query(writer, arguments, print_json)
+    run_query(writer, arguments)
     session.stop()
 
 

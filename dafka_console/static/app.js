@@ -39,7 +39,6 @@ function route() {
   const [path = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const found = PAGES.find((each) => each.path === path) || OTHERS[path] || PAGES[0];
   const names = rest.map((each) => { try { return decodeURIComponent(each); } catch { return each; } });
-  shown?.end?.();
   put(main);
   main.scrollTop = 0;
   shown = found.page.show(main, { go, names, news: () => news });

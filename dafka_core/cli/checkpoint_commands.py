@@ -15,10 +15,11 @@ import click
 from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
+from dafka_core.queries import checkpoint as checkpoints
+from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 if TYPE_CHECKING:
     from dafka_core.audit.verification import Recompute, VerifiedBatch
-    from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 
 path_argument: Final = flags.argument("path", metavar="PATH")
@@ -47,8 +48,6 @@ def show(path: str, *, batch: int | None) -> None:
     A batch is committed or unfinished. A query that starts repeats an unfinished batch with the
     same offsets.
     """
-    from dafka_core.queries.checkpoint import Checkpoint
-
     found = Checkpoint.read(path)
     rows: list[tuple[Any, ...]]
     columns: tuple[str, ...]
@@ -75,8 +74,6 @@ def diff(path: str, other: str | None, *, batch: int | None, other_batch: int | 
 
     By default it compares the newest batches of two checkpoints, or the last two batches of one.
     """
-    from dafka_core.queries.checkpoint import Checkpoint
-
     one = Checkpoint.read(path)
     two = one if other is None else Checkpoint.read(other)
     if other is None and batch is None and len(one.planned) > 1:
@@ -104,9 +101,7 @@ def copy(path: str, to: str) -> None:
     Run the query from only one of the two: a sink of format dafka refuses different rows under the
     same batch number. Use 'fork' for another query.
     """
-    from dafka_core.queries.checkpoint import Checkpoint, copied
-
-    made = copied(Checkpoint.read(path), to)
+    made = checkpoints.copied(Checkpoint.read(path), to)
     output.info(
         "run the query from only one of the two; for another query use 'dafka checkpoint fork'"
     )
@@ -122,10 +117,8 @@ def fork(path: str, to: str) -> None:
     A sink of format dafka writes the fork's rows to new partitions. Write to another topic, or the
     topic contains the rows of both queries.
     """
-    from dafka_core.queries.checkpoint import Checkpoint, copied
-
     found = Checkpoint.read(path)
-    made = copied(found, to, is_fork=True)
+    made = checkpoints.copied(found, to, is_fork=True)
     what = f"from batch {made.next_batch} on, query {found.query_id} also writes these rows"
     output.info(f"{what}; write to another topic")
     _done(made)
@@ -147,17 +140,14 @@ def rewind(path: str, *, to_batch: int | None, to_time: int | None, stopped: boo
     Rows that the query has written since are not removed. A sink of format dafka refuses different
     rows under the numbers of these batches: rewind a fork instead.
     """
-    from dafka_core.queries import checkpoint
-    from dafka_core.queries.checkpoint import Checkpoint
-
     if (to_batch is None) == (to_time is None):
         raise click.BadParameter("or --to-time is required", param_hint="'--to-batch'")
     found = Checkpoint.read(path)
     if to_time is not None:
-        to_batch = checkpoint.last_until(found, to_time / 1000)
+        to_batch = checkpoints.last_until(found, to_time / 1000)
     assert to_batch is not None
     last = found.last.number
-    backup = checkpoint.rewind(found, to_batch, is_stopped=stopped)
+    backup = checkpoints.rewind(found, to_batch, is_stopped=stopped)
     output.info(f"the batches up to {last} are in the backup, {backup}")
     output.info(
         "a sink of format dafka refuses different rows under the numbers of batches that it has "
@@ -174,10 +164,7 @@ def reset(path: str, *, stopped: bool) -> None:
 
     The checkpoint is moved to a backup. Rows that the query has written are not removed.
     """
-    from dafka_core.queries import checkpoint
-    from dafka_core.queries.checkpoint import Checkpoint
-
-    backup = checkpoint.reset(Checkpoint.read(path), is_stopped=stopped)
+    backup = checkpoints.reset(Checkpoint.read(path), is_stopped=stopped)
     text = f"{path} is empty: the query starts anew, with a new id. The backup is {backup}"
     output.done(text, checkpoint=str(path), backup=str(backup))
 
@@ -264,7 +251,6 @@ def verify(
     The query's sink must have format dafka and option audit. Nothing is changed.
     """
     from dafka_core.audit.verification import passed_through, verified
-    from dafka_core.queries.checkpoint import Checkpoint
 
     found = Checkpoint.read(path)
     if pass_through and query:

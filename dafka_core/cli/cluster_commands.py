@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import dafka_core
 from dafka_core.cli import flags, output
 from dafka_core.cli.store_clients import parse_least, parse_uris
 from dafka_core.config.missing_stores import EVERY_STORE
@@ -103,11 +104,10 @@ def nodes(**options: Any) -> None:
 
     It takes two seconds: nodes connect to this command and announce themselves.
     """
-    from dafka_core import Reader
     from dafka_core.config.node_options import ALL_NODES
 
     # With ALL_NODES, each node connects to this reader and announces its kind.
-    with Reader(**{**options, "connect_to": ALL_NODES}) as reader:
+    with dafka_core.Reader(**{**options, "connect_to": ALL_NODES}) as reader:
         time.sleep(SETTLE_S)
         found = reader.neighbours()
         towers = reader.towers()

@@ -43,8 +43,8 @@ _PROFILE, _PROFILES, _COMMANDS = "profile", "profiles", "commands"
 DEFAULT: Final = "default"
 FLAG: Final = "flag"
 
-Known = Mapping[str, Callable[[], frozenset[str]]]
-"""Functions that return the settings of each command by its full name: ``checkpoint verify``."""
+Known = Mapping[str, Callable[[], click.Command]]
+"""Functions that load each command by its full name, such as ``checkpoint verify``."""
 
 
 class Found(NamedTuple):
@@ -147,7 +147,7 @@ def _settings(
             raise ConfigError(name, "{...}", f"is not a command; {near}", f"{path} section")
         at = f"{path} [{inside}{_COMMANDS}.{name}]"
         own = _table(path, f"{inside}{_COMMANDS}.", commands, name)
-        yield from _checked_all(at, name, own, known[name]())
+        yield from _checked_all(at, name, own, settings_of(known[name]()))
     at = f"{path} [{where}]" if where else f"{path}"
     reserved = {_COMMANDS} if where else {_COMMANDS, _PROFILE, _PROFILES}
     general = {name: value for name, value in content.items() if name not in reserved}
@@ -226,8 +226,8 @@ SHARED: Final = (
 """Options of ``dafka`` and of each command."""
 
 
-def commands(ctx: click.Context) -> Mapping[str, Callable[[], Any]]:
-    """Return functions that load each command, and each group that is one, by its full name."""
+def commands(ctx: click.Context) -> Known:
+    """Return all commands, and each group that is one."""
     root: Any = ctx.find_root().command
     return {name: each.load for name, each in root.row.full_names().items()}
 
@@ -237,17 +237,12 @@ def read_of(ctx: click.Context) -> Configuration:
     key = ctx.meta.get(f"{_META}config"), ctx.meta.get(f"{_META}profile")
     files = ctx.meta.setdefault(f"{_META}files", {})
     if key not in files:
-        known = {name: _names(load) for name, load in commands(ctx).items()}
         if not files:
             for sentence in misspelt_variables():
                 output.info(sentence)
-        files[key] = read(*key, known)
+        files[key] = read(*key, commands(ctx))
     found: Configuration = files[key]
     return found
-
-
-def _names(load: Callable[[], click.Command]) -> Callable[[], frozenset[str]]:
-    return lambda: frozenset(settings_of(load()))
 
 
 class FileSettings(dict[str, Any]):

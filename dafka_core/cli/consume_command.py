@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import numpy as np
 
+import dafka_core
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
@@ -50,7 +51,6 @@ from dafka_core.model.records import (
 from dafka_core.ops.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
-    from dafka_core import Consumer, Reader
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.model.where import Where
 
@@ -72,29 +72,21 @@ class Range:
         return max(self.end - self.start, 0)
 
 
+@dataclass
 class StoredRecords:
-    """Partitions and records of all stores.
+    """Partitions and records of all stores."""
 
-    Args:
-        clients: of the stores that serve Arrow Flight.
-        reader: for stores that do not serve Flight, and records that no client has; None without
-            a mesh.
-        timeout_s: time limit of each request.
-    """
-
-    def __init__(
-        self, clients: Sequence[StoreClient], reader: Reader | None, timeout_s: float
-    ) -> None:
-        self._clients = clients
-        self._reader = reader
-        self._timeout_s = timeout_s
-        self._holders: dict[TopicPartition, list[Holder]] = defaultdict(list)
+    clients: Sequence[StoreClient]  # of the stores that serve Arrow Flight
+    # for stores that do not serve Flight, and records that no client has; None without a mesh
+    reader: dafka_core.Reader | None
+    timeout_s: float  # time limit of each request
+    holders: dict[TopicPartition, list[Holder]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def stores(self) -> set[str]:
         """The addresses of the stores."""
-        others = () if self._reader is None else self._reader.stores()
-        return {*others, *(client.location.store for client in self._clients)}
+        others = () if self.reader is None else self.reader.stores()
+        return {*others, *(client.location.store for client in self.clients)}
 
     def partitions(self, topics: Collection[str] | None) -> list[PartitionInfo]:
         """Return the partitions of these topics, or of all topics, merged over the stores.
@@ -104,24 +96,24 @@ class StoredRecords:
         Raises:
             StoreUnreachableError: no store responds.
         """
-        self._holders.clear()
+        self.holders.clear()
         failures: list[StoreUnreachableError] = []
         infos: list[PartitionInfo] = []
-        for client in self._clients:
+        for client in self.clients:
             try:
-                found = client.heads(topics, timeout_s=self._timeout_s)
+                found = client.heads(topics, timeout_s=self.timeout_s)
             except StoreUnreachableError as error:
                 failures.append(error)
                 continue
             for info in found:
-                self._holders[info.tp].append(Holder(client, info.earliest, info.end))
+                self.holders[info.tp].append(Holder(client, info.earliest, info.end))
             infos += found
-        if failures and len(failures) == len(self._clients) and self._reader is None:
+        if failures and len(failures) == len(self.clients) and self.reader is None:
             raise failures[0]
         for failure in failures:
             output.error(f"{failure}: records that only this store has are missing")
-        if self._reader is not None:
-            infos += self._reader.partitions(topics, timeout_s=self._timeout_s)
+        if self.reader is not None:
+            infos += self.reader.partitions(topics, timeout_s=self.timeout_s)
         return [*merge_heads(infos).values()]
 
     def of_topic(self, topic: str, chosen: Collection[str] = ()) -> list[PartitionInfo]:
@@ -133,17 +125,17 @@ class StoredRecords:
         """Return the first offset at or after a time for each partition, or the partition's end."""
         infos = [*infos]
         found: dict[TopicPartition, list[int]] = defaultdict(list)
-        for client in self._clients:
-            held = [i.tp for i in infos if any(h.client is client for h in self._holders[i.tp])]
+        for client in self.clients:
+            held = [i.tp for i in infos if any(h.client is client for h in self.holders[i.tp])]
             times = [(*tp, time_us) for tp in held]
-            offsets = client.offset_for_times(times, timeout_s=self._timeout_s) if times else []
+            offsets = client.offset_for_times(times, timeout_s=self.timeout_s) if times else []
             for tp, offset in zip(held, offsets, strict=True):
                 if offset is not None:
                     found[tp].append(offset)
         for info in infos:
-            if self._reader is not None and not self._holders[info.tp]:
+            if self.reader is not None and not self.holders[info.tp]:
                 tp, start, end = info.tp, info.earliest, info.end
-                written = self._reader.times(tp, start, end, timeout_s=self._timeout_s)
+                written = self.reader.times(tp, start, end, timeout_s=self.timeout_s)
                 found[tp] += [offset for offset, at_us in written if at_us >= time_us][:1]
         return {each.tp: min(found[each.tp], default=each.end) for each in infos}
 
@@ -156,24 +148,24 @@ class StoredRecords:
         """
         tp, offset = wanted.info.tp, wanted.start
         life = None if wanted.info.life == NO_LIFE else wanted.info.life
-        limits = {"life": life, "timeout_s": self._timeout_s, **_BATCH}
+        limits = {"life": life, "timeout_s": self.timeout_s, **_BATCH}
         try:
-            for batch in read_range(tp, offset, wanted.end, self._holders[tp], **limits):
+            for batch in read_range(tp, offset, wanted.end, self.holders[tp], **limits):
                 offset = batch.end
                 yield batch
         except (StoreUnreachableError, DataLossError, InvalidRequestError):
-            if self._reader is None:
+            if self.reader is None:
                 raise
-            yield from self._over_mesh(self._reader, tp, offset, wanted.end)
+            yield from self._over_mesh(self.reader, tp, offset, wanted.end)
 
     def _over_mesh(
-        self, reader: Reader, tp: TopicPartition, start: int, end: int
+        self, reader: dafka_core.Reader, tp: TopicPartition, start: int, end: int
     ) -> Iterator[RecordBatch]:
-        written = reader.times(tp, start, end, timeout_s=self._timeout_s)
+        written = reader.times(tp, start, end, timeout_s=self.timeout_s)
         table = np.array([(0, UNKNOWN_US), *written], np.int64)
         counts = np.diff(table[:, 0].clip(start, end), append=end)
         times = np.column_stack((counts, table[:, 1]))
-        for batch in reader.read(tp, start, end, timeout_s=self._timeout_s):
+        for batch in reader.read(tp, start, end, timeout_s=self.timeout_s):
             of_batch = times_between(times, batch.offset - start, batch.end - start)
             yield replace(batch, times=of_batch)
 
@@ -337,12 +329,11 @@ def selects_records(function: Callable[..., None]) -> Callable[..., None]:
 class Selection:
     """The records of a topic that a user requests."""
 
-    # without ``since_us``
-    start: Position = field(default_factory=lambda: Position(EARLIEST))
-    since_us: int | None = None
-    until_us: int | None = None  # exclusive
-    partitions: tuple[str, ...] = ()  # only these; empty for all
-    ends: bool = True  # end with the last record that exists now
+    start: Position  # the first one, unless ``since_us`` is given
+    since_us: int | None
+    until_us: int | None  # exclusive
+    partitions: tuple[str, ...]  # only these; empty for all
+    ends: bool  # end with the last record that exists now
 
     @classmethod
     def of(
@@ -492,8 +483,6 @@ def _follow(
     matches: Matcher,
     text: Callable[[Records], bytes],
 ) -> None:
-    from dafka_core import Consumer
-
     start: Any = wanted.start.base
     if not wanted.is_simple:
         with open_stored_records(finder) as stored:
@@ -503,7 +492,7 @@ def _follow(
         start = {topic: start | {each.info.partition: each.start for each in ranges}}
     with (
         flags.watching("consumer", options) as watch,
-        Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
+        dafka_core.Consumer(start=start, **ConsumerOptions.declared_in(options)) as consumer,
     ):
         watch.add(consumer)
         consumer.subscribe(topic)
@@ -582,7 +571,7 @@ def _head(batch: Records, count: int) -> Records:
     return replace(batch, offsets=batch.offsets[:count], values=values, times=times)
 
 
-def _warn_if_missing(consumer: Consumer, topic: str) -> None:
+def _warn_if_missing(consumer: dafka_core.Consumer, topic: str) -> None:
     """Warn if no store has the topic: it may be misspelt, or published later."""
     is_reported = False
     with suppress(ClosedError, NodeFailedError):  # the consumer has ended

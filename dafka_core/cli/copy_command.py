@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -15,6 +16,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import dafka_core
 from dafka_core.archive.record_files import SCHEMA, columns_of
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
@@ -246,7 +248,8 @@ def copy(
             return
         if topics[0] == topics[1]:
             _check_other_cluster(stored, ReaderOptions.declared_in(given), timeout_s)
-        mirror = _Mirror(stored, topics[0], topics[1], given, keeps_offsets=keeps_offsets)
+        given["envelope"] = "none"  # contents are copied as they are
+        mirror = _Mirror(stored, topics[0], topics[1], given, keeps_offsets)
         try:
             # With --follow a signal is the normal end.
             with suppress(Stopped) if follow else nullcontext():
@@ -266,9 +269,7 @@ def _report(count: int, target: str) -> None:
 def _check_other_cluster(
     stored: StoredRecords, options: Mapping[str, Any], timeout_s: float
 ) -> None:
-    from dafka_core import Reader
-
-    with Reader(**options) as reader:
+    with dafka_core.Reader(**options) as reader:
         reader.wait_for_stores(timeout_s=timeout_s)
         both = stored.stores.intersection(reader.stores())
     if both:
@@ -293,11 +294,9 @@ def _topic_to_file(
 
 
 def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
-    from dafka_core import Producer
-
     if place.kind == PARQUET:
         records = ParquetRecords(place.name)
-        with Producer(topic, **options) as producer:
+        with dafka_core.Producer(topic, **options) as producer:
             with output.progress(records.count, "records") as advance:
                 for columns in records.batches():
                     producer.publish_many(*columns)
@@ -306,7 +305,7 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
         _report(records.count, f"topic {quoted(topic)}")
         return
     kind = JSON if place.kind == JSON else CSV
-    with open_sources([place.name]) as sources, Producer(topic, **options) as producer:
+    with open_sources([place.name]) as sources, dafka_core.Producer(topic, **options) as producer:
         publisher = Publisher(producer)
         with output.progress(None, "records") as publisher.advance:
             error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
@@ -321,30 +320,22 @@ def _refuse_gap(gap: str) -> None:
     raise DafkaError(f"{gap}; --offset earliest copies all records that exist")
 
 
+@dataclass
 class _Mirror:
     """Copies the partitions of a topic to partitions of another, with a producer for each."""
 
-    def __init__(
-        self,
-        stored: StoredRecords,
-        source: str,
-        target: str,
-        options: Mapping[str, Any],
-        *,
-        keeps_offsets: bool,
-    ) -> None:
-        self.count = 0
-        self._stored = stored
-        self._source = source
-        self._target = target
-        self._options = {**options, "envelope": "none"}  # contents are copied as they are
-        self._keeps_offsets = keeps_offsets
-        self._producers: dict[str, Any] = {}
+    stored: StoredRecords
+    source: str
+    target: str
+    options: Mapping[str, Any]
+    keeps_offsets: bool
+    count: int = 0
+    producers: dict[str, Any] = field(default_factory=dict)
 
     def copy(self, wanted: Selection) -> None:
         """Copy the records that are not copied yet, and wait for their acknowledgements."""
         ranges = [
-            self._remaining(each) for each in wanted.ranges(self._stored, self._source, _refuse_gap)
+            self._remaining(each) for each in wanted.ranges(self.stored, self.source, _refuse_gap)
         ]
         with output.progress(sum(each.count for each in ranges), "records") as advance:
             for each in ranges:
@@ -352,11 +343,11 @@ class _Mirror:
                     self._copy(each, advance)
 
     def close(self) -> None:
-        for producer in self._producers.values():
+        for producer in self.producers.values():
             producer.close()
 
     def _remaining(self, found: Range) -> Range:
-        if not self._keeps_offsets:
+        if not self.keeps_offsets:
             return found
         info = found.info
         at = self._producer(info.partition).next_offset
@@ -374,7 +365,7 @@ class _Mirror:
 
     def _copy(self, remaining: Range, advance: Callable[[int], None]) -> None:
         producer = self._producer(remaining.info.partition)
-        for batch in self._stored.read(remaining):
+        for batch in self.stored.read(remaining):
             for part, time_us in _by_time(batch):
                 time = Record("", "", 0, None, timestamp_us=time_us).timestamp
                 producer.publish_many(part.values.to_arrow(), timestamp=time)
@@ -383,17 +374,17 @@ class _Mirror:
         producer.flush(60.0)
 
     def _producer(self, partition: str) -> Any:
-        from dafka_core import Producer
-
-        if partition not in self._producers:
-            if self._keeps_offsets and not re.fullmatch("[0-9A-F]{32}", partition):
+        if partition not in self.producers:
+            if self.keeps_offsets and not re.fullmatch("[0-9A-F]{32}", partition):
                 raise DafkaError(
                     f"partition {quoted(partition)} is of a C producer, and its name cannot be "
                     "kept; copy without --resume"
                 )
-            address = partition if self._keeps_offsets else None
-            self._producers[partition] = Producer(self._target, address=address, **self._options)
-        return self._producers[partition]
+            address = partition if self.keeps_offsets else None
+            self.producers[partition] = dafka_core.Producer(
+                self.target, address=address, **self.options
+            )
+        return self.producers[partition]
 
 
 def _by_time(batch: RecordBatch) -> list[tuple[RecordBatch, int | None]]:

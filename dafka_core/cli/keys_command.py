@@ -12,6 +12,7 @@ import click
 from dafka_core.cli import flags, output
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape, unescape
+from dafka_core.security import key_files
 from dafka_core.security.permissions import (
     ALL_TOPICS,
     CONSUME,
@@ -21,6 +22,7 @@ from dafka_core.security.permissions import (
     parse_patterns,
     parse_roles,
 )
+from dafka_core.security.web_access import write_token
 
 DEFAULT_DIRECTORY: Final = "keys"
 
@@ -79,8 +81,6 @@ def new(
 
     An existing key of that name is kept.
     """
-    from dafka_core.security.key_files import new_key
-
     try:
         roles = parse_roles(role or [DEFAULT_ROLES])
     except ValueError as error:
@@ -89,7 +89,7 @@ def new(
     if addresses:
         patterns["addresses"] = parse_patterns(addresses)
     with flags.file_errors("keys", directory, "written to"):
-        public, secret = new_key(Path(directory), name, roles, **patterns)
+        public, secret = key_files.new_key(Path(directory), name, roles, **patterns)
     output.info(f"created a key with {', '.join(roles)}:")
     output.info(f"  {escape(str(secret))} is for its owner only (--secret-key-file)")
     output.info(f"  {escape(str(public))} is for nodes that admit it (--allowed-keys DIR)")
@@ -121,10 +121,8 @@ def renew(name: str, *, directory: str) -> None:
 
     NAME.key_secret must be in the same directory.
     """
-    from dafka_core.security.key_files import renew
-
     with flags.file_errors("keys", directory, "written to"):
-        renew(Path(directory), name)
+        key_files.renew(Path(directory), name)
     path = escape(str(Path(directory) / name))
     output.info(f"wrote the certificate into {path}.key: copy it to all nodes that admit this key")
 
@@ -136,8 +134,6 @@ def token(file: str) -> None:
     Use it with --token-file of the console and --metrics-token-file of nodes. An existing file is
     kept.
     """
-    from dafka_core.security.web_access import write_token
-
     try:
         write_token(Path(file))
     except (OSError, ValueError) as error:
@@ -151,21 +147,19 @@ def token(file: str) -> None:
 @flags.json_option
 def show(*, directory: str) -> None:
     """List the keys in a directory: roles, topics, and the state of the secret key file."""
-    from dafka_core.security.key_files import PUBLIC, SECRET, read_public, read_secret
-
     if not Path(directory).is_dir():
         raise ConfigError("keys", escape(directory), "is not a directory")
     rows, is_wrong = [], False
-    for path in sorted(Path(directory).glob(f"*{PUBLIC}")):
-        secret = path.with_suffix(SECRET)
+    for path in sorted(Path(directory).glob(f"*{key_files.PUBLIC}")):
+        secret = path.with_suffix(key_files.SECRET)
         key, roles, topics, state = "", "", "", "elsewhere"
         try:
-            public = read_public(path)
+            public = key_files.read_public(path)
             key, roles = public.key, ", ".join(sorted(public.roles, key=ROLES.index))
             topics = topics_of(public.permissions)
             if secret.exists():
                 state = "here"
-                if read_secret(str(secret)).public.decode() != key:
+                if key_files.read_secret(str(secret)).public.decode() != key:
                     raise ValueError(f"is not the public half of {secret.name}")
         except (ValueError, ConfigError) as error:
             is_wrong = True

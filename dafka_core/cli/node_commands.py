@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+import dafka_core
 from dafka_core.cli import flags, output
 from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.process import serve_until_stopped
@@ -23,7 +24,6 @@ from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 
 if TYPE_CHECKING:
-    from dafka_core import Reader, Store
     from dafka_core.storage import Log
 
 
@@ -42,7 +42,7 @@ def check_extensions(options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def extended(
-    store: Store, options: Mapping[str, Any]
+    store: dafka_core.Store, options: Mapping[str, Any]
 ) -> Iterator[tuple[list[ExtensionNode], dict[str, str]]]:
     """Run the extensions that options switch on; yield them, and their facts for READY."""
     with ExitStack() as stack:
@@ -74,12 +74,10 @@ def store(ctx: click.Context, *, directory: str | None, **options: Any) -> None:
 
 def run_store(directory: str, options: dict[str, Any]) -> None:
     """Run a store with its extensions until it is stopped."""
-    from dafka_core import Store
-
     check_extensions(options)
     with (
         flags.watching("store", options) as watch,
-        Store(directory, announce=False, **StoreOptions.declared_in(options)) as node,
+        dafka_core.Store(directory, announce=False, **StoreOptions.declared_in(options)) as node,
         extended(node, options) as (nodes, facts),
     ):
         watch.add(node, *nodes)
@@ -159,9 +157,7 @@ def _forget_in(directory: str, address: str) -> None:
 
 
 def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) -> None:
-    from dafka_core import Reader
-
-    with Reader(**options) as reader:
+    with dafka_core.Reader(**options) as reader:
         reader.wait_for_stores(timeout_s=timeout_s)
         found = reader.missing_stores(timeout_s=timeout_s)
         running, clients = reader.stores(), served(reader)
@@ -195,11 +191,9 @@ def tower(**options: Any) -> None:
 
     It prints READY, and its ports as JSON, when it serves. Ctrl-C stops it.
     """
-    from dafka_core import Tower
-
     with (
         flags.watching("tower", options) as watch,
-        Tower(**TowerOptions.declared_in(options)) as node,
+        dafka_core.Tower(**TowerOptions.declared_in(options)) as node,
     ):
         watch.add(node)
         output.info(f"tower at {node.tower}; Ctrl-C stops it")
@@ -215,14 +209,12 @@ def up(*, directory: str, **options: Any) -> None:
 
     It prints READY, and their addresses as JSON, when it serves. Ctrl-C stops it.
     """
-    from dafka_core import Store, Tower
-
     check_extensions(options)
     stored = StoreOptions.declared_in(options) | {"announce": False}
     with (
         flags.watching("tower and store", options) as watch,
-        Tower(**TowerOptions.declared_in(options)) as hub,
-        Store(directory, **stored | {"tower": hub.tower}) as node,
+        dafka_core.Tower(**TowerOptions.declared_in(options)) as hub,
+        dafka_core.Store(directory, **stored | {"tower": hub.tower}) as node,
         extended(node, options) as (nodes, facts),
     ):
         watch.add(hub, node, *nodes)
@@ -248,12 +240,11 @@ def replace(directory: str, address: str, *, timeout_s: float, **options: Any) -
     With --kafka it accepts writes of Kafka's clients to the partitions that the lost store hosted.
     It must have run until it had copied all records of the other stores.
     """
-    from dafka_core import Reader
     from dafka_core.nodes import store_identity
 
     with store_identity.log_of(directory) as log:
         former = store_identity.address_of(log.directory)
-        with Reader(**options) as reader:
+        with dafka_core.Reader(**options) as reader:
             reader.wait_for_stores(timeout_s=timeout_s)
             missing = {each.store for each in reader.missing_stores(timeout_s=timeout_s)}
             _check_gone(reader, missing - {former}, _named_in(log) - {former}, address)
@@ -272,7 +263,9 @@ def replace(directory: str, address: str, *, timeout_s: float, **options: Any) -
     output.done(text, directory=directory, store=address, before=former)
 
 
-def _check_gone(reader: Reader, missing: set[str], named: set[str], address: str) -> None:
+def _check_gone(
+    reader: dafka_core.Reader, missing: set[str], named: set[str], address: str
+) -> None:
     """Raise DafkaError unless the address is free, and all other stores can be compared."""
     running = reader.stores()
     if address in running:
@@ -294,7 +287,7 @@ def _named_in(log: Log) -> set[str]:
     return named | {each.store for each in log.met()}
 
 
-def _lacking(log: Log, reader: Reader, timeout_s: float) -> list[PartitionInfo]:
+def _lacking(log: Log, reader: dafka_core.Reader, timeout_s: float) -> list[PartitionInfo]:
     found = []
     for client in served(reader):
         with client:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+import dafka_core
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range
 from dafka_core.cli.store_clients import StoreFinder
@@ -44,11 +45,10 @@ def perf() -> None:
 @flags.table_options(ProducerOptions)
 def produce(topic: str, *, count: int, size: int, batch: int, **options: Any) -> None:
     """Publish random records, and measure the time until stores have acknowledged them."""
-    from dafka_core import Producer
     from dafka_core.model.values import Values
 
     values = Values.of([os.urandom(size) for _ in range(min(batch, count))])
-    with Producer(topic, **options) as producer:
+    with dafka_core.Producer(topic, **options) as producer:
         started_s = time.monotonic()
         with output.progress(count, "records") as advance:
             for start in range(0, count, batch):
@@ -71,13 +71,11 @@ def produce(topic: str, *, count: int, size: int, batch: int, **options: Any) ->
 @flags.table_options(ConsumerOptions)
 def consume(topic: str, *, timeout_s: float, **options: Any) -> None:
     """Read a topic from its earliest record to its current end with a consumer."""
-    from dafka_core import Consumer
-
     finder = StoreFinder("", timeout_s, ReaderOptions.declared_in(options))
     with consume_command.open_stored_records(finder) as stored:
         total = sum(each.end - each.earliest for each in stored.of_topic(topic))
     started_s = time.monotonic()
-    with Consumer(start="earliest", **ConsumerOptions.declared_in(options)) as consumer:
+    with dafka_core.Consumer(start="earliest", **ConsumerOptions.declared_in(options)) as consumer:
         consumer.subscribe(topic)
         row = _read("consumed", consumer.batches(), total, started_s)
     output.table(_COLUMNS, [row])

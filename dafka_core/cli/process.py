@@ -20,6 +20,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
+import dafka_core
 from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import nearest_name
@@ -210,11 +211,10 @@ def systemd_notified(node: Served) -> Iterator[None]:
 
 def _send_heartbeats(address: str, node: Served, interval_s: float, ended: threading.Event) -> None:
     """Send heartbeats while ``/healthz`` would report the node as alive."""
-    from dafka_core import Store, Tower
     from dafka_core.ops.health import is_alive, of_node
 
     while not ended.wait(interval_s):
-        if not isinstance(node, Store | Tower) or is_alive([*of_node(node)]):
+        if not isinstance(node, dafka_core.Store | dafka_core.Tower) or is_alive([*of_node(node)]):
             _notify(address, "WATCHDOG=1")
 
 

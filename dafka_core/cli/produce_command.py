@@ -12,14 +12,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
+import dafka_core
 from dafka_core.cli import flags, output, process
 from dafka_core.cli.process import Stopped, signals
 from dafka_core.config.node_options import ProducerOptions
@@ -28,10 +29,6 @@ from dafka_core.model.envelope import AUTO, Header, Headers
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, text_of
 from dafka_core.ops.metrics_options import MetricsOptions
-
-if TYPE_CHECKING:
-    from dafka_core import Producer
-
 
 LINES, JSON, CSV, FILE = INPUTS = ("lines", "json", "csv", "file")
 
@@ -74,19 +71,13 @@ class Record(NamedTuple):
     headers: Headers
 
 
+@dataclass
 class Decoder(ABC):
-    """Decodes the lines of an input incrementally.
+    """Decodes the lines of an input incrementally."""
 
-    Args:
-        key: of records without one.
-        headers: of all records, before their own.
-    """
-
-    line = 0  # the number of the line decoded last, from 1
-
-    def __init__(self, key: bytes | None, headers: Headers) -> None:
-        self._key = key
-        self._headers = headers
+    key: bytes | None  # of records without one
+    headers: Headers  # of all records, before their own
+    line: int = field(default=0, init=False)  # the number of the line decoded last, from 1
 
     @abstractmethod
     def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
@@ -97,23 +88,22 @@ class Decoder(ABC):
         return ""
 
 
+@dataclass
 class LineRecords(Decoder):
     """Each line is a value; with a ``separator``, a key, the separator and a value."""
 
-    def __init__(self, key: bytes | None, headers: Headers, separator: bytes = b"") -> None:
-        super().__init__(key, headers)
-        self._separator = separator
+    separator: bytes = b""
 
     def decode(self, lines: list[bytes]) -> tuple[Columns, str]:
         """Return all lines: none is invalid."""
         self.line += len(lines)
-        headers = [self._headers] * len(lines) if self._headers else None
-        if self._separator:
-            pairs = [line.partition(self._separator) for line in lines]
-            keys = [key if found else self._key for key, found, _ in pairs]
+        headers = [self.headers] * len(lines) if self.headers else None
+        if self.separator:
+            pairs = [line.partition(self.separator) for line in lines]
+            keys = [key if found else self.key for key, found, _ in pairs]
             values = [value if found else line for line, found, value in pairs]
             return Columns(values, keys, headers), ""
-        same = None if self._key is None else [self._key] * len(lines)
+        same = None if self.key is None else [self.key] * len(lines)
         return Columns(lines, same, headers), ""
 
 
@@ -129,8 +119,8 @@ class _Parsed(Decoder):
                 self.line += 1
                 for value, key, pairs in self._records(line):
                     values.append(value)
-                    keys.append(self._key if key is None else key)
-                    headers.append((*self._headers, *pairs))
+                    keys.append(self.key if key is None else key)
+                    headers.append((*self.headers, *pairs))
         except ValueError as error:
             why = str(error)
         return Columns(values, keys, headers), why
@@ -147,6 +137,7 @@ class JsonRecords(_Parsed):
         yield _of_json(line)
 
 
+@dataclass
 class CsvRecords(_Parsed):
     """The first line contains column names; each further row is a record.
 
@@ -154,28 +145,28 @@ class CsvRecords(_Parsed):
     JSON object of all columns. ``key_column`` names another column for keys.
     """
 
-    def __init__(self, key: bytes | None, headers: Headers, key_column: str | None) -> None:
-        super().__init__(key, headers)
-        self._key_column = key_column
-        self._names: list[str] = []
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
-        self._is_open = False
+    key_column: str | None = None
+    names: list[str] = field(default_factory=list)
+    pending: list[bytes] = field(default_factory=list)
+    pending_bytes: int = 0
+    is_open: bool = False
+
+    def __post_init__(self) -> None:
         csv.field_size_limit(MAX_ROW_BYTES)
 
     def end(self) -> str:
         """See ``Decoder``."""
-        return "a quotation mark is not closed" if self._pending else ""
+        return "a quotation mark is not closed" if self.pending else ""
 
     def _records(self, line: bytes) -> Iterable[Record]:
-        self._pending.append(line)
-        self._pending_bytes += len(line)
-        self._is_open ^= line.count(_QUOTE) % 2 == 1  # quoted text may contain newlines
-        if not self._is_open:
-            row = text_of(b"\n".join(self._pending))
-            self._pending, self._pending_bytes = [], 0
+        self.pending.append(line)
+        self.pending_bytes += len(line)
+        self.is_open ^= line.count(_QUOTE) % 2 == 1  # quoted text may contain newlines
+        if not self.is_open:
+            row = text_of(b"\n".join(self.pending))
+            self.pending, self.pending_bytes = [], 0
             yield from self._of_row(row)
-        elif self._pending_bytes > MAX_ROW_BYTES:
+        elif self.pending_bytes > MAX_ROW_BYTES:
             raise ValueError(self.end())
 
     def _of_row(self, text: str) -> Iterator[Record]:
@@ -185,23 +176,23 @@ class CsvRecords(_Parsed):
             raise ValueError(str(error)) from None
         if not row:
             return
-        if not self._names:
+        if not self.names:
             self._begin([each.removeprefix("\ufeff") for each in row])
             return
-        if len(row) != len(self._names):
-            raise ValueError(f"it has {len(row)} columns instead of {len(self._names)}")
-        fields = dict(zip(self._names, row, strict=True))
-        key = fields.get(self._key_column or ("key" if "value" in fields else ""))
+        if len(row) != len(self.names):
+            raise ValueError(f"it has {len(row)} columns instead of {len(self.names)}")
+        fields = dict(zip(self.names, row, strict=True))
+        key = fields.get(self.key_column or ("key" if "value" in fields else ""))
         value = fields.get("value")
         if value is None:
             value = json.dumps(fields, ensure_ascii=False)
         yield Record(octets_of(value), None if key is None else octets_of(key), ())
 
     def _begin(self, names: list[str]) -> None:
-        if self._key_column is not None and self._key_column not in names:
-            near = what_there_is(self._key_column, names, "columns")
-            raise ValueError(f"column {quoted(self._key_column)} is missing ({near})")
-        self._names = names
+        if self.key_column is not None and self.key_column not in names:
+            near = what_there_is(self.key_column, names, "columns")
+            raise ValueError(f"column {quoted(self.key_column)} is missing ({near})")
+        self.names = names
 
 
 _HEADERS: Final = "headers must be a list of objects with name and value"
@@ -300,23 +291,17 @@ def open_sources(names: Sequence[str]) -> Iterator[list[Source]]:
         yield sources
 
 
+@dataclass
 class Publisher:
-    """Publishes the records of sources, and counts them.
+    """Publishes the records of sources, and counts them."""
 
-    Args:
-        producer: of the records.
-        rate: maximum number of records per second; None for no limit.
-    """
-
-    def __init__(self, producer: Producer, rate: float | None = None) -> None:
-        self.count = 0  # number of valid records that were read
-        self.advance: Callable[[int], None] = lambda _: None
-        """Called with the number of records just published."""
-        self._producer = producer
-        self._rate = rate
-        self._started_s = time.monotonic()
-        self._waiting = 0
-        self._let_in: LetIn = lambda wait: None
+    producer: dafka_core.Producer
+    rate: float | None = None  # maximum number of records per second
+    count: int = 0  # number of valid records that were read
+    advance: Callable[[int], None] = lambda _: None  # gets the number of records just published
+    started_s: float = field(default_factory=time.monotonic)
+    waiting: int = 0
+    let_in: LetIn = lambda wait: None
 
     def publish(
         self,
@@ -332,7 +317,7 @@ class Publisher:
         """
         try:
             with signals:
-                self._let_in = signals.let_in
+                self.let_in = signals.let_in
                 for source in sources:
                     if decoders is None:
                         self._publish_file(source, key, headers)
@@ -343,18 +328,18 @@ class Publisher:
         except Stopped as stopped:
             if stopped.again:
                 raise
-            if self._waiting:
-                output.info(f"{self._waiting} records were read but are not published")
+            if self.waiting:
+                output.info(f"{self.waiting} records were read but are not published")
             # A second Ctrl-C stops waiting for acknowledgements and reports what is lost.
             signals.handle({signal.SIGINT})
         return None
 
     def _publish_file(self, source: Source, key: bytes | None, headers: Headers) -> None:
         pieces, size = [], 0
-        for chunk in source.chunks(self._let_in):
+        for chunk in source.chunks(self.let_in):
             pieces.append(chunk)
             size += len(chunk)
-            if size > self._producer.limit[0]:
+            if size > self.producer.limit[0]:
                 raise self._too_long(source, 1)
         keys = None if key is None else [key]
         self._publish(Columns([b"".join(pieces)], keys, [headers] if headers else None))
@@ -370,36 +355,34 @@ class Publisher:
             raise BadInputError(source.name, decoder.line, f"is invalid: {why}")
 
     def _too_long(self, source: Source, number: int) -> BadInputError:
-        limit_bytes, node = self._producer.limit
+        limit_bytes, node = self.producer.limit
         limit = f"{limit_bytes} bytes, the limit of {node} (option max_record_bytes)"
         return BadInputError(source.name, number, f"is longer than {limit}")
 
     def _publish(self, columns: Columns) -> None:
         count = len(columns.values)
-        if self._rate is None:
+        if self.rate is None:
             self._publish_at_once(columns)
             return
-        step = max(int(self._rate / _BATCHES_PER_S), 1)
+        step = max(int(self.rate / _BATCHES_PER_S), 1)
         for start in range(0, count, step):
-            self._waiting = count - start
-            due_s = self._started_s + self.count / self._rate
-            self._let_in(partial(time.sleep, max(due_s - time.monotonic(), 0.0)))
+            self.waiting = count - start
+            due_s = self.started_s + self.count / self.rate
+            self.let_in(partial(time.sleep, max(due_s - time.monotonic(), 0.0)))
             self._publish_at_once(columns.part(start, start + step))
-        self._waiting = 0
+        self.waiting = 0
 
     def _publish_at_once(self, columns: Columns) -> None:
         if not columns.values:
             return
         self.count += len(columns.values)
         try:
-            self._producer.publish_many(*columns)
+            self.producer.publish_many(*columns)
             self.advance(len(columns.values))
         except RecordTooLargeError as error:
             # A store with a lower limit has just joined: publish the records before the large one.
             self.count -= len(columns.values)
-            self._publish_at_once(
-                columns.part(0, max(error.offset - self._producer.next_offset, 0))
-            )
+            self._publish_at_once(columns.part(0, max(error.offset - self.producer.next_offset, 0)))
             raise
 
     def read(self, source: Source) -> Generator[list[bytes], None, None]:
@@ -410,8 +393,8 @@ class Publisher:
         """
         pieces: list[bytes] = []
         number = 1
-        for chunk in source.chunks(self._let_in):
-            limit_bytes, _ = self._producer.limit
+        for chunk in source.chunks(self.let_in):
+            limit_bytes, _ = self.producer.limit
             head, newline, rest = chunk.rpartition(b"\n")
             if newline:
                 lines = head.split(b"\n")
@@ -488,17 +471,17 @@ def produce(
     A value is a line's bytes without the newline. With a key or headers, it is published in an
     envelope.
     """
-    from dafka_core import Producer
     from dafka_core.nodes.producer import content_of
 
     parts = None if key is None else octets_of(key), tuple(map(parse_header, header))
     content_of(b"", *parts, options.get("envelope", AUTO))  # check before connecting
     _check_kind(kind, separator, key_column)
     decoders = decoder(kind, *parts, octets_of(separator or ""), key_column)
+    of_producer = ProducerOptions.declared_in(options)
     with (
         open_sources(files or [STANDARD]) as sources,
         flags.watching("producer", options) as watch,
-        Producer(topic, address=address, **ProducerOptions.declared_in(options)) as producer,
+        dafka_core.Producer(topic, address=address, **of_producer) as producer,
     ):
         watch.add(producer)
         first = producer.next_offset

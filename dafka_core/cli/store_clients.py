@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+import dafka_core
 from dafka_core.cli import output
 from dafka_core.config.missing_stores import check_min_stores, parse_min_stores, warning
 from dafka_core.config.node_options import KeyFiles, keys_in
@@ -24,7 +25,6 @@ from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import quoted
 
 if TYPE_CHECKING:
-    from dafka_core import Reader
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation
     from dafka_core.model.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
@@ -38,7 +38,7 @@ ONE_WAY_S: Final = 2.0
 
 Away = Callable[["KnownStore"], object]  # called with each known store that is not reachable
 
-_Found = tuple[list["StoreClient"], "Reader | None", "list[PartitionInfo] | None"]
+_Found = tuple[list["StoreClient"], "dafka_core.Reader | None", "list[PartitionInfo] | None"]
 """Clients, which are not open; the reader that found them, and what it knows of partitions."""
 
 
@@ -107,7 +107,7 @@ class StoreFinder:
             yield [stack.enter_context(client) for client in found]
 
     @contextmanager
-    def clients_and_reader(self) -> Iterator[tuple[list[StoreClient], Reader | None]]:
+    def clients_and_reader(self) -> Iterator[tuple[list[StoreClient], dafka_core.Reader | None]]:
         """Open the clients, and a reader for stores that serve no Flight, if any exist."""
         with self._found([ANY_TOPIC]) as (found, reader, merged), ExitStack() as stack:
             is_needed = merged is not None and _without_flight(reader)
@@ -148,9 +148,7 @@ class StoreFinder:
             _check_least(least, len(clients), [])
             yield clients, None, None
             return
-        from dafka_core import Reader
-
-        with Reader(**self.options) as reader:
+        with dafka_core.Reader(**self.options) as reader:
             merged = _merged_partitions(reader, topics, self.timeout_s)
             missing = reader.missing_stores(timeout_s=0.01 if merged is None else self.timeout_s)
             _check_least(least, len(reader.stores()), missing)
@@ -261,7 +259,7 @@ def facts(
 
 
 def _merged_partitions(
-    reader: Reader, topics: Collection[str] | None, timeout_s: float
+    reader: dafka_core.Reader, topics: Collection[str] | None, timeout_s: float
 ) -> list[PartitionInfo] | None:
     """Return merged partitions; None if no store can connect here, but all serve Flight."""
     try:
@@ -285,11 +283,11 @@ def _check_least(least: int | None, present: int, missing: Sequence[KnownStore])
         raise DafkaError(str(error)) from None
 
 
-def _without_flight(reader: Reader | None) -> list[str]:
+def _without_flight(reader: dafka_core.Reader | None) -> list[str]:
     return [] if reader is None else sorted(set(reader.stores()) - set(reader.endpoints()))
 
 
-def served(reader: Reader) -> list[StoreClient]:
+def served(reader: dafka_core.Reader) -> list[StoreClient]:
     """Return a client of each store that a reader has discovered, if it serves Flight."""
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.flight.store_location import StoreLocation

@@ -41,6 +41,8 @@ def described(store: KnownStore) -> str:
 
 def if_gone(store: KnownStore) -> str:
     """Return the remedy for a store that does not return."""
+    if "://" in store.store:  # a URI of option stores, whose store has never answered
+        return "if it is gone for ever, leave it out of option stores"
     return f"if it is gone for ever, 'dafka store forget {escape(store.store)}'"
 
 

@@ -240,10 +240,9 @@ class Connection(H11Protocol):
         self._timer, self.ends_s = None, inf
 
 
-START_S: Final = 30.0
-POLL_S: Final = 0.01
-END_S: Final = 2
-"""Time for pending answers when the server closes."""
+START_S: Final = 30.0  # time for the start
+POLL_S: Final = 0.01  # interval at which the start is checked
+END_S: Final = 2  # time for pending answers when the server closes
 
 
 class HttpServer(ProcessBound):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -30,26 +31,15 @@ REFUSALS: Final = ("FencedError", "OffsetConflictError", "TransactionExistsError
 """Errors of refused requests, reported with 0, too."""
 
 
+@dataclass
 class Reading:
-    """What the metrics of a node are read from at one scrape: the node, and more.
+    """What the metrics of a node are read from at one scrape: the node's attributes, and more."""
 
-    Args:
-        node: None if it was garbage-collected; its attributes are those of the reading.
-        info: its version and endpoint.
-        topics: of a store: the totals of its topics, and those with their own metrics.
-    """
-
-    def __init__(
-        self,
-        node: Any,
-        findings: list[Finding],
-        info: tuple[str, str],
-        topics: tuple[TopicTotals, ShownTopics] | None,
-    ) -> None:
-        self.findings = findings
-        self.info = {info: 1}
-        self._node = node
-        self._topics = topics
+    _node: Any  # None if it was garbage-collected
+    findings: list[Finding]
+    info: dict[tuple[str, str], int]  # its version and endpoint, as labels of 1
+    # of a store: the totals of its topics, and those with their own metrics
+    _topics: tuple[TopicTotals, ShownTopics] | None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node, name)

@@ -48,7 +48,7 @@ class WatchedNode:
             why = "must be a tower, store, producer, consumer or extension of a store"
             raise ConfigError("nodes", self.kind, why)
         endpoint = endpoint_of(anyone.mesh.beacon, "") if self.kind in MESH else self.name
-        self._info = (this_version(), endpoint)
+        self._info = {(this_version(), endpoint): 1}
         is_store = self.kind == "store"
         self._topics = (TopicTotals(anyone.log), ShownTopics(topics)) if is_store else None
 

@@ -123,12 +123,13 @@ class NamedStoresReader(_FlightReader):
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader``; a store that the option does not name is missing, too."""
-        self._refresh()
-        found = self._locations()
-        missing = {uri: KnownStore(uri, uri) for uri in self._uris if uri not in self._found}
-        for name in self._others.keys() - found.keys():
-            missing[name] = KnownStore(name, "".join(self._others[name].locations[-1:]))
-        return sorted(missing.values())
+        there = self._refresh()
+        named = self._locations()
+        missing = {name: each.locations[0] for name, each in named.items() if name not in there}
+        for name, other in self._others.items():
+            if named.keys().isdisjoint({name, *other.locations}):
+                missing[name] = "".join(other.locations[-1:])
+        return sorted(KnownStore(*each) for each in missing.items())
 
     def _at(self) -> list[StoreLocation]:
         if not self._found:
@@ -139,12 +140,14 @@ class NamedStoresReader(_FlightReader):
         found = (self._found.get(uri, StoreLocation(uri, (uri,))) for uri in self._uris)
         return {each.store: each for each in found}
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> set[str]:
+        """Ask the stores, which report each other; return the names of those that answer."""
         self._asked_at = time.monotonic()
-        named = [StoreLocation("", (uri,)) for uri in self._uris]
-        for uri, (itself, *others) in self._known_stores(named).items():
+        answers = self._known_stores([StoreLocation("", (uri,)) for uri in self._uris])
+        for uri, (itself, *others) in answers.items():
             self._found[uri] = itself.found_at([uri])
             self._others |= {each.store: each for each in others}
+        return {itself.store for itself, *_ in answers.values()}
 
 
 class KnownStoresReader(_FlightReader):

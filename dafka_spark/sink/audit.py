@@ -19,6 +19,7 @@ from dafka_core.audit.audit_record import (
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import AUDIT_TOPIC
+from dafka_core.model.row_digest import RowDigest
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
@@ -50,7 +51,6 @@ def write_record(
     """Write the record of a committed batch, exactly once like its rows."""
     query_id, batch = query.app_id, query.version
     tp = partition_of(query_id, query.owner)
-    ranges = sorted(AuditedRange(*each.tp, each.start, each.end, each.digest) for each in written)
     deadline = Deadline(options.delivery_timeout_s)
 
     def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
@@ -66,8 +66,15 @@ def write_record(
             source = Checkpoint.read(checkpoint).source_digest(batch) if checkpoint else ""
         if own and not (own.source and source):  # only one of the runs may know the checkpoint
             source = own.source
+        # Trimmed rows of a repeated batch have no digest now.
+        recorded = {each[:4]: each.digest for each in own.ranges} if own else {}
+        ranges = []
+        for each in written:
+            place, count = (*each.tp, each.start, each.end), each.end - each.start
+            digest = each.digest or recorded.get(place) or str(RowDigest(count))
+            ranges.append(AuditedRange(*place, digest))
         rows = sum(each.end - each.start for each in written)
-        record = AuditRecord(query_id, batch, rows, tuple(ranges), source, chained(before))
+        record = AuditRecord(query_id, batch, rows, tuple(sorted(ranges)), source, chained(before))
         writer.write(pa.array([record.packed()], pa.binary()))
         staged = writer.finish(deadline)
     trail = _AuditTrail(query_id, batch, AUDIT_TOPIC, query.owner, is_query=True)

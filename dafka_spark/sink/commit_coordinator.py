@@ -55,7 +55,8 @@ def commit(
     """Make all rows that tasks have staged visible in one step, and wait for ``acks``.
 
     Rows of an application's version that are committed already are compared and not written
-    again.  Returns the ranges of the version, with the digests of those that were compared.
+    again.  Returns the ranges of the version, with the digests of those that were compared; trimmed
+    rows have none.
 
     Raises:
         FencedError, OffsetConflictError: another writer took a partition; nothing is visible.
@@ -129,12 +130,14 @@ def _compared(
             held = [each for each in written if last.holders[each.tp] is client]
             committed |= digests_at(client, held)
         staged = session.do_at(picked.store, lambda client: digests_at(client, ranges), deadline)
+        texts = {tp: str(digest) for tp, digest in committed.items()}
     except DataLossError as error:
         _log.warning("rows of a write that is repeated are only counted: %s", error)
         committed, staged = (
             {each.tp: RowDigest(each.end - each.start) for each in some}
             for some in (written, ranges)
         )
+        texts = {}
     if last.is_whole and _by_topic(committed) == _by_topic(staged):
         rest = []
     elif len(ranges) == last.partitions and committed.items() <= staged.items():
@@ -146,7 +149,7 @@ def _compared(
         "version %d of application %r is committed already, to %s: %d partitions are left to write"
     )
     _log.warning(text, application.version, application.app_id, last.found, len(rest))
-    return [replace(each, digest=str(committed[each.tp])) for each in written], rest
+    return [replace(each, digest=texts.get(each.tp, "")) for each in written], rest
 
 
 def _by_topic(digests: _Digests) -> dict[str, RowDigest]:

@@ -61,7 +61,7 @@ class ClusterTables:
 
     def partitions(self) -> Columns:
         """Return a row for each partition, by name."""
-        heads, holders = self._snapshot.heads, self._snapshot.holders
+        heads = self._snapshot.heads
         topics: Sequence[str | None] = self._options.selection.asked or [None]
         timeout_s = self._options.fetch_timeout_s
 
@@ -74,7 +74,7 @@ class ClusterTables:
         known = [facts.get(tp) for tp in heads]
         ends = pa.array([each.end for each in heads.values()], pa.int64())
         firsts = pa.array([each.earliest for each in heads.values()], pa.int64())
-        stores = [[held.location.store for held in holders.get(tp, ())] for tp in heads]
+        stores = [[held.location.store for held in self._snapshot.holders(tp)] for tp in heads]
         return {
             "topic": pa.array([escape(tp.topic) for tp in heads], pa.string()),
             "partition": pa.array([escape(tp.partition) for tp in heads], pa.string()),

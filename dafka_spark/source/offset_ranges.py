@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
@@ -81,8 +81,8 @@ MIN_TASKS: Final = 16
 """Joining leaves at least this many tasks, to keep as many cores busy, unless ``minPartitions`` is
 set: a query may need far more time to process records than to read them."""
 
-Holders = Mapping[TopicPartition, Sequence[StoreRange]]
-"""Ranges of each partition that stores with Arrow Flight hold."""
+Holders = Callable[[TopicPartition], Sequence[StoreRange]]
+"""Returns the ranges of a partition that stores with Arrow Flight hold."""
 
 Archived = Mapping[TopicPartition, Sequence[ArchivedFile]]
 """The archive's files of each partition, ordered by offset."""
@@ -201,7 +201,7 @@ def add_sources(
     of the three groups, so that stores share the tasks. With ``no_mesh``, if no store has any of
     the range, all stores of the partition are named, to report their offsets.
     """
-    known = holders.get(item.tp, ())
+    known = holders(item.tp)
     some = [each for each in known if item.overlaps(each.earliest, each.end)]
     newest = max([item.life, *(each.life for each in some)])
     current = [each for each in some if each.life in (newest, NO_LIFE)]

@@ -48,25 +48,6 @@ Heads = Mapping[TopicPartition, PartitionInfo]  # the earliest and the end offse
 _log = logging.getLogger("dafka_spark")
 
 
-class HeldRanges(Mapping[TopicPartition, Sequence[StoreRange]]):
-    """The stores with each partition.  Made on access: most triggers need only a few of them."""
-
-    def __init__(self, answers: Sequence[Answer[Heads]]) -> None:
-        self._answers = answers
-
-    def __getitem__(self, tp: TopicPartition) -> list[StoreRange]:
-        found = [StoreRange(at, *heads[tp][2:]) for at, heads in self._answers if tp in heads]
-        if not found:
-            raise KeyError(tp)
-        return found
-
-    def __iter__(self) -> Iterator[TopicPartition]:
-        return iter(dict.fromkeys(tp for _, heads in self._answers for tp in heads))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
 class OffsetsSnapshot(NamedTuple):
     """The contents of the stores, and of an archive, at one moment.
 
@@ -84,10 +65,9 @@ class OffsetsSnapshot(NamedTuple):
     is_complete: bool = False
     archived: Archived = NOT_ARCHIVED
 
-    @property
-    def holders(self) -> HeldRanges:
-        """The stores that serve each partition by Flight, with their ranges."""
-        return HeldRanges(self.answers)
+    def holders(self, tp: TopicPartition) -> list[StoreRange]:
+        """Return the stores that serve a partition by Flight, with their ranges."""
+        return [StoreRange(at, *heads[tp][2:]) for at, heads in self.answers if tp in heads]
 
     @property
     def locations(self) -> list[StoreLocation]:
@@ -337,8 +317,8 @@ class OffsetReader:
         """
         with self._connect(self._options.mesh_address) as reader:
             missing = reader.missing_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
-            reachable = len(reader.stores())
-        check_min_stores("minStores", self._options.min_stores, reachable, missing)
+            there = {*reader.stores()} - {each.store for each in missing}
+        check_min_stores("minStores", self._options.min_stores, len(there), missing)
         for each in missing:
             _log.warning("%s", warning(each))
 
@@ -422,9 +402,12 @@ class OffsetReader:
         if over_mesh is None and last.is_complete and last[1:3] == (answers, silent):
             return last
         if fetch != AUTO:
-            if not answers and registry.failures():
-                raise registry.failures()[0]
-            self._check_fetch(answers, {info.tp for info in over_mesh or ()})
+            known = {info.tp for info in over_mesh or ()}
+            missing = known.difference(*(heads for _, heads in answers))
+            failures = registry.failures()
+            if failures and (not answers or (missing and not registry.others)):
+                raise failures[0]
+            self._check_fetch(answers, missing)
         others = (over_mesh or []) if fetch == AUTO else []
         infos = [info for _, heads in answers for info in heads.values()]
         is_one = len(answers) == 1 and not others  # merging 10,000 partitions takes 15 ms
@@ -472,14 +455,14 @@ class OffsetReader:
         except NoStoreError as error:
             raise preflight.no_store(error, deadline, diagnosis) from None
 
-    def _check_fetch(self, answers: Sequence[Answer[Heads]], others: set[TopicPartition]) -> None:
+    def _check_fetch(self, answers: Sequence[Answer[Heads]], missing: set[TopicPartition]) -> None:
         """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""
         if not answers:
             why = "no store of this mesh serves Arrow Flight; start one without --flight-port off, "
             why += "or read with fetch = auto or mesh"
         elif self._options.fetch == LOCAL and not any(at.directory for at, _ in answers):
             why = "no store announces a log on this machine; read with fetch = auto or flight"
-        elif missing := others.difference(*(heads for _, heads in answers)):
+        elif missing:
             why = f"{min(missing)} is only in stores that serve no Arrow Flight; use fetch = auto"
         else:
             return

@@ -140,7 +140,7 @@ class BatchLimit:
         found: dict[TopicPartition, Sequence[float]] = {}
         stores: dict[StoreLocation, list[RecordRange]] = {}
         for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
-            if held := holders.get(tp):
+            if held := holders(tp):
                 best = max(held, key=lambda each: (each.life, each.end, -each.earliest))
                 wanted = RecordRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
                 stores.setdefault(best.location, []).append(wanted)

@@ -14,9 +14,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dafka_core import DafkaError, EmbeddedCluster
 from dafka_spark.job_support import build_session, positive
-from demo.compare import PartitionSum, partition_differences, row_differences, sums_of
+from demo.compare import partition_differences, row_differences, sums_of
 from demo.flight_delays import (
     RESULT_KEY,
     delays,
@@ -37,8 +36,17 @@ from demo.flight_delays import (
     latest_results,
     parse_flights,
 )
+from demo.pipeline import (
+    RESULTS_TOPIC,
+    SUBMIT_ARGUMENTS,
+    TOPIC,
+    Bar,
+    Pipeline,
+    StalledError,
+    progress_bars,
+)
 from demo.plot import plot_delays
-from demo.processes import Job, JobFailedError
+from demo.processes import JobFailedError
 from demo.replay_flights import (
     FLIGHTS_OF_2013,
     ORIGINS,
@@ -48,9 +56,6 @@ from demo.replay_flights import (
     load_flights,
 )
 from demo.report import delay_table
-
-TOPIC = "flights"
-RESULTS_TOPIC = "delays"
 
 # The feed lasts long enough that the query is killed and comes back while flights still arrive.
 FEED_TIME_S = 25
@@ -63,51 +68,6 @@ BATCHES = 10
 # With fewer, the query is through before anyone can stop it halfway.
 LEAST_FLIGHTS = 1000
 
-# Two Spark drivers start in this time many times over, even on a busy machine.
-STALLED_AFTER_S = 120.0
-
-POLL_INTERVAL_S = 0.1
-
-# Three Spark drivers live for less than a minute each: too short for the JVM's second compiler to
-# earn what it costs, which is half of all the time they take.  Without it Java has room for 48 MB
-# of code, and Spark makes new code for each batch: that is full within a minute of them.
-SUBMIT_ARGUMENTS = (
-    '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" pyspark-shell'
-)
-
-
-class StalledError(Exception):
-    """Nothing has moved for too long."""
-
-    def __init__(self, waited_s: float, logs: Path) -> None:
-        super().__init__(f"nothing has moved for {waited_s:g} s; see the logs in {logs}")
-        self.waited_s = waited_s
-
-
-@dataclass(slots=True)
-class Observed:
-    """The output of the jobs up to now."""
-
-    fed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ORIGINS, 0))
-    partitions: list[PartitionSum] = field(default_factory=list)
-    read: int = 0
-    batches: list[int] = field(default_factory=list)
-    lost: int = 0
-
-    def note(self, event: dict[str, Any]) -> None:
-        """Takes in one line of a job."""
-        if event["event"] == "fed":
-            self.fed = event["records"]
-        elif event["event"] == "done":
-            self.partitions = [
-                PartitionSum(entry["partition"], entry["records"], entry["sha256"])
-                for entry in event["partitions"]
-            ]
-        elif event["event"] == "batch":
-            self.read = sum(event["offsets"].get(TOPIC, {}).values())
-            self.batches.append(event["batch"])
-            self.lost += event["late"] + event["malformed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -119,16 +79,14 @@ class Outcome:
     differences: list[str]
 
 
-class Demo:
-    """One run; ``directory`` receives the results, the checkpoint, the logs and the plot."""
+class Demo(Pipeline):
+    """One run; ``directory`` receives the plot, too."""
 
     def __init__(self, flights: Flights, tower: str, directory: Path, console: Console) -> None:
+        super().__init__(tower, directory, len(flights))
         self._flights = flights
-        self._tower = tower
-        self._directory = directory
+        self._counts = {origin: len(flights.from_origin(origin)) for origin in ORIGINS}
         self._console = console
-        self._observed = Observed()
-        self._moved = time.monotonic()
 
     def stream(self) -> tuple[datetime, list[str]]:
         """Feeds, reads, kills and restarts.
@@ -139,11 +97,12 @@ class Demo:
             JobFailedError: a job ended with an error.
             StalledError: nothing moved for too long.
         """
-        total = len(self._flights)
-        observed = self._observed
-        with self._bars() as show, self._start_feeder() as feeder:
-            with self._start_query(1) as query:
-                self._watch([feeder, query], show, lambda: observed.read >= total // 2)
+        total, observed = self._total, self.observed
+        rate, per_batch = max(total / FEED_TIME_S, LEAST_RATE), -(-total // BATCHES)
+        bars = progress_bars(self._console, self._bars)
+        with bars as show, self.start_feeder(rate) as feeder:
+            with self.start_query(per_batch, "query-1.log") as query:
+                self.watch([feeder, query], show, lambda: observed.read >= total // 2)
                 query.kill()
             reached = observed.read
             before = len(observed.batches)
@@ -151,8 +110,8 @@ class Demo:
                 f"[bold red]killed[/] the query (SIGKILL) after batch {observed.batches[-1]}, "
                 f"{reached:,} flights read; starting it again from its checkpoint"
             )
-            with self._start_query(2) as query:
-                self._watch(
+            with self.start_query(per_batch, "query-2.log") as query:
+                self.watch(
                     [feeder, query],
                     show,
                     lambda: bool(observed.partitions) and observed.read >= total,
@@ -161,9 +120,7 @@ class Demo:
         wrong = []
         if not observed.batches[before:] or observed.batches[before] == 0:
             wrong.append("the query began anew after the crash instead of going on")
-        if observed.lost:
-            wrong.append(f"the query dropped {observed.lost} flights as late or malformed")
-        return _scheduled(self._flights.values[reached - 1]), wrong
+        return _scheduled(self._flights.values[reached - 1]), [*wrong, *observed.losses]
 
     def compare(self) -> Outcome:
         """Compare the input with the output, by Spark batch reads of both topics."""
@@ -182,7 +139,7 @@ class Demo:
         expected = _rows(delays(parse_flights(session.read.parquet(str(path)))))
 
         differences = partition_differences(
-            self._observed.partitions, sums_of(self._read_topic(session, TOPIC))
+            self.observed.partitions, sums_of(self._read_topic(session, TOPIC))
         )
         on_topic = from_records(self._read_topic(session, RESULTS_TOPIC))
         in_parquet = session.read.parquet(str(self._directory / "delays.parquet"))
@@ -193,7 +150,7 @@ class Demo:
         for name, rows in outputs.items():
             differences += row_differences(name, RESULT_KEY, expected, rows)
         results = outputs["parquet"]
-        flights_in = sum(entry.records for entry in self._observed.partitions)
+        flights_in = sum(entry.records for entry in self.observed.partitions)
         flights_out = sum(row["flights"] for row in results)
         if flights_in != len(self._flights):
             differences.append(f"{flights_in} flights were fed, must be {len(self._flights)}")
@@ -203,68 +160,14 @@ class Demo:
         reader = session.read.format("dafka").option("tower", self._tower)
         return reader.option("subscribe", topic).load()
 
-    def _start_feeder(self) -> Job:
-        total = len(self._flights)
-        rate = max(total / FEED_TIME_S, LEAST_RATE)
-        arguments = [f"--tower={self._tower}", f"--topic={TOPIC}", f"--limit={total}"]
-        log = self._directory / "replay.log"
-        return Job("replay_flights.py", [*arguments, f"--rate={rate:.0f}"], log)
-
-    def _start_query(self, run: int) -> Job:
-        per_batch = -(-len(self._flights) // BATCHES)
-        arguments = [
-            f"--tower={self._tower}",
-            f"--topic={TOPIC}",
-            f"--to={RESULTS_TOPIC}",
-            f"--output={self._directory / 'delays.parquet'}",
-            f"--checkpoint={self._directory / 'checkpoint'}",
-            f"--max-offsets-per-trigger={per_batch}",
+    def _bars(self) -> list[Bar]:
+        observed = self.observed
+        batch = f" (batch {observed.batches[-1]})" if observed.batches else ""
+        fed = [
+            (f"{origin} -> topic {TOPIC}", observed.fed[origin], self._counts[origin])
+            for origin in ORIGINS
         ]
-        return Job("flight_delays.py", arguments, self._directory / f"query-{run}.log")
-
-    def _watch(
-        self, jobs: Sequence[Job], show: Callable[[], None], done: Callable[[], bool]
-    ) -> None:
-        self._moved = time.monotonic()
-        while not done():
-            for job in jobs:
-                for event in job.events():
-                    self._observed.note(event)
-                    self._moved = time.monotonic()
-            show()
-            if time.monotonic() - self._moved > STALLED_AFTER_S:
-                raise StalledError(STALLED_AFTER_S, self._directory)
-            time.sleep(POLL_INTERVAL_S)
-
-    @contextmanager
-    def _bars(self) -> Iterator[Callable[[], None]]:
-        columns = (
-            TextColumn("{task.description:<32}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=self._console) as progress:
-            feeding = {
-                origin: progress.add_task(
-                    f"{origin} -> topic {TOPIC}", total=len(self._flights.from_origin(origin))
-                )
-                for origin in ORIGINS
-            }
-            reading = progress.add_task(f"topic {TOPIC} -> Spark", total=len(self._flights))
-
-            def show() -> None:
-                for origin, task in feeding.items():
-                    progress.update(task, completed=self._observed.fed[origin])
-                batch = f" (batch {self._observed.batches[-1]})" if self._observed.batches else ""
-                progress.update(
-                    reading,
-                    completed=self._observed.read,
-                    description=f"topic {TOPIC} -> Spark{batch}",
-                )
-
-            yield show
-            show()
+        return [*fed, (f"topic {TOPIC} -> Spark{batch}", observed.read, self._total)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,8 +22,7 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
-    print_json,
-    read_topic,
+    read_topics,
     run_job,
     run_query,
 )
@@ -136,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
     session = build_session(QUERY)
-    records = read_topic(session, arguments.topic, arguments)
+    records = read_topics(session, arguments)
     malformed = _count_if(sf.col("scheduled").isNull()).alias("malformed")
     flights = (
         parse_flights(records)
@@ -149,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         .outputMode("update")
         .foreachBatch(write_both(arguments.tower, arguments.to, arguments.output))
     )
-    run_query(writer, arguments, print_json)
+    run_query(writer, arguments)
     session.stop()
 
 

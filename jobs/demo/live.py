@@ -23,9 +23,9 @@ from rich.console import Console as Terminal
 
 from dafka_core import ConfigError, DafkaError, EmbeddedCluster
 from dafka_spark.job_support import positive
-from demo.demo import SUBMIT_ARGUMENTS, StalledError
 from demo.live_pipeline import AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE, Live, Plan
 from demo.pictures import MISSING, NONE, Page, browser_named, draw_console, find_browser
+from demo.pipeline import SUBMIT_ARGUMENTS, StalledError
 from demo.processes import JobFailedError
 from demo.replay_flights import FLIGHTS_OF_2013, FlightsNotFoundError
 from demo.timeline import plot_timeline

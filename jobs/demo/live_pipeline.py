@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console as Terminal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dafka_core import EmbeddedCluster
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from demo.compare import partition_differences, row_differences
-from demo.demo import RESULTS_TOPIC, STALLED_AFTER_S, TOPIC, Observed, StalledError
 from demo.pictures import MAP, QUERIES, Page
-from demo.processes import Job
+from demo.pipeline import POLL_INTERVAL_S, RESULTS_TOPIC, TOPIC, Bar, Pipeline, progress_bars
 from demo.received import Reading
 from demo.replay_flights import FLIGHTS_OF_2013, load_flights
 from demo.results import KEY, Row, expected_results, of_parquet, of_topic
@@ -31,8 +28,6 @@ AWAY = 0.25
 
 # A batch of the query has at most the records of this number of seconds, backlog included.
 BATCH_S = 5
-
-POLL_INTERVAL_S = 0.2
 
 # The timeout of stores and reader for the last records.
 SETTLE_S = 60.0
@@ -84,18 +79,17 @@ class Noticed:
     wait_before_s: float = 0.0
 
 
-class Live:
-    """One run; ``directory`` receives results, logs and pictures."""
+class Live(Pipeline):
+    """One run; ``directory`` receives pictures, too."""
 
     def __init__(
         self, plan: Plan, cluster: EmbeddedCluster, directory: Path, terminal: Terminal
     ) -> None:
+        super().__init__(cluster.tower, directory, plan.flights)
         self._plan = plan
         self._cluster = cluster
-        self._directory = directory
         self._terminal = terminal
-        self._observed = Observed()
-        self._began = self._moved = time.monotonic()
+        self._began = time.monotonic()
         self.samples: list[Sample] = []
         self.outage = Outage(0.0, 0.0)
         self.noticed = Noticed()
@@ -112,16 +106,22 @@ class Live:
         """
         topics = (TOPIC, RESULTS_TOPIC)
         with (
-            self._bars() as show,
+            progress_bars(self._terminal, self._bars) as draw_bars,
             ThreadPoolExecutor(1) as beside,
-            Reading(self._cluster.tower, topics, RESULTS_TOPIC) as reader,
-            self._start_query() as query,
-            self._start_feeder() as feeder,
+            Reading(self._tower, topics, RESULTS_TOPIC) as reader,
+            self.start_query(BATCH_S * self._plan.rate) as query,
+            self.start_feeder(self._plan.rate) as feeder,
         ):
-            observed, plan, fed_from = self._observed, self._plan, time.monotonic()
+            observed, plan, fed_from = self.observed, self._plan, time.monotonic()
+
+            def show() -> None:
+                if reader.failure is not None:
+                    raise reader.failure
+                self._note(reader)
+                draw_bars()
 
             def watch(done: Callable[[], bool]) -> None:
-                self._watch([feeder, query], reader, show, done)
+                self.watch([feeder, query], show, done)
 
             self._say("flights are fed; Spark starts, and then takes what has waited for it")
             watch(lambda: bool(observed.batches) and self._since(fed_from) >= plan.kill_at_s)
@@ -145,15 +145,15 @@ class Live:
                 lambda: bool(observed.partitions) and observed.read >= plan.flights and drawn.done()
             )
             query.stop()
-            return self._settle(reader, show)
+            return self._settle(reader, draw_bars)
 
-    def _settle(self, reader: Reading, show: Callable[[], None]) -> list[str]:
+    def _settle(self, reader: Reading, draw_bars: Callable[[], None]) -> list[str]:
         """Return the differences after the last record."""
         expected = expected_results(load_flights(self._plan.flights).values)
         deadline = time.monotonic() + SETTLE_S
         while True:
             self._note(reader)
-            show()
+            draw_bars()
             differences = self._differences(reader, expected)
             if not differences or reader.failure or time.monotonic() > deadline:
                 return differences
@@ -164,9 +164,8 @@ class Live:
         wrong = received.wrong()
         if reader.failure is not None:
             wrong.append(f"the reader was refused: {reader.failure}")
-        if self._observed.lost:
-            wrong.append(f"the query dropped {self._observed.lost} flights as late or malformed")
-        wrong += partition_differences(self._observed.partitions, received.sums())
+        wrong += self.observed.losses
+        wrong += partition_differences(self.observed.partitions, received.sums())
         if received.records[TOPIC] != total:
             wrong.append(f"the reader got {received.records[TOPIC]} flights, must be {total}")
         outputs = {
@@ -187,49 +186,8 @@ class Live:
             heads = client.heads([topic], timeout_s=ASK_TIMEOUT_S)
         return sum(head.end - head.earliest for head in heads)
 
-    def _start_feeder(self) -> Job:
-        arguments = [
-            f"--tower={self._cluster.tower}",
-            f"--topic={TOPIC}",
-            f"--limit={self._plan.flights}",
-            f"--rate={self._plan.rate}",
-        ]
-        return Job("replay_flights.py", arguments, self._directory / "replay.log")
-
-    def _start_query(self) -> Job:
-        arguments = [
-            f"--tower={self._cluster.tower}",
-            f"--topic={TOPIC}",
-            f"--to={RESULTS_TOPIC}",
-            f"--output={self._directory / 'delays.parquet'}",
-            f"--checkpoint={self._directory / 'checkpoint'}",
-            f"--max-offsets-per-trigger={BATCH_S * self._plan.rate}",
-        ]
-        return Job("flight_delays.py", arguments, self._directory / "query.log")
-
-    def _watch(
-        self,
-        jobs: Sequence[Job],
-        reader: Reading,
-        show: Callable[[], None],
-        done: Callable[[], bool],
-    ) -> None:
-        self._moved = time.monotonic()
-        while not done():
-            for job in jobs:
-                for event in job.events():
-                    self._observed.note(event)
-                    self._moved = time.monotonic()
-            if reader.failure is not None:
-                raise reader.failure
-            self._note(reader)
-            show()
-            if self._since(self._moved) > STALLED_AFTER_S:
-                raise StalledError(STALLED_AFTER_S, self._directory)
-            time.sleep(POLL_INTERVAL_S)
-
     def _note(self, reader: Reading) -> None:
-        observed = self._observed
+        observed = self.observed
         fed, read = sum(observed.fed.values()), reader.received.records[TOPIC]
         self.samples.append(Sample(self._since(self._began), fed, read, observed.read))
 
@@ -239,22 +197,7 @@ class Live:
     def _say(self, text: str) -> None:
         self._terminal.print(f"{self._since(self._began):5.1f} s  {text}", highlight=False)
 
-    @contextmanager
-    def _bars(self) -> Iterator[Callable[[], None]]:
-        columns = (
-            TextColumn("{task.description:<32}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
+    def _bars(self) -> list[Bar]:
         names = (f"fed to topic {TOPIC}", "read by a consumer", "counted by Spark")
-        with Progress(*columns, console=self._terminal) as progress:
-            tasks = [progress.add_task(name, total=self._plan.flights) for name in names]
-
-            def show() -> None:
-                if self.samples:
-                    for task, count in zip(tasks, self.samples[-1][1:], strict=True):
-                        progress.update(task, completed=count)
-
-            yield show
-            show()
+        counts = self.samples[-1][1:] if self.samples else (0, 0, 0)
+        return [(name, count, self._total) for name, count in zip(names, counts, strict=True)]

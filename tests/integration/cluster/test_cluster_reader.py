@@ -227,8 +227,14 @@ def test_a_query_reads_and_writes_without_a_mesh(pair: Sink) -> None:
     # A stream continues when one of them dies.
     source = stream(stores=both)
     start = source.initialOffset()
+    gone = pair.cluster.stores[1]
     pair.cluster.kill_store(1)
+    (missing,) = NamedStoresReader(each, NO_KEYS).missing_stores(timeout_s=30)
+    assert missing.store == each[1]
     assert reads(source, start, 20)
+    for least in ("2", "all"):
+        with pytest.raises(ConfigError, match=f"1 store has answered; away: store {gone} "):
+            count(stores=both, minStores=least)
 
 
 def test_stores_are_asked_at_the_uris_of_the_option(
@@ -249,8 +255,11 @@ def test_stores_are_asked_at_the_uris_of_the_option(
     assert count(stores=f"{NOWHERE},{uri(pair)}") == 10
     for name in (NOWHERE, own.stores[1]):
         assert f"store {name} (" in logged.text
+    assert "if it is gone for ever, leave it out of option stores" in logged.text
     with pytest.raises(ConfigError, match="1 store has answered; away: "):
         count(stores=uri(pair), minStores="all")
+    with pytest.raises(ConfigError, match=f"1 store has answered; away: .*store {NOWHERE} "):
+        count(stores=f"{NOWHERE},{uri(pair)}", minStores="2")
     with pytest.raises(NoStoreError, match=f"through {NOWHERE}") as failed:
         count(stores=NOWHERE, fetchTimeoutMs="500")
     assert failed.value.__notes__[0].startswith(f"{NOWHERE}: ")

@@ -51,7 +51,7 @@ def snapshot(mesh: Mesh, *, thorough: bool = False, **given: str) -> OffsetsSnap
 
 def holders(mesh: Mesh, **given: str) -> dict[str, tuple[int, int]]:
     """Return the stores with partition A, and their ranges."""
-    held = snapshot(mesh, thorough=False, **given).holders.get(A, ())
+    held = snapshot(mesh, thorough=False, **given).holders(A)
     return {each.location.store: (each.earliest, each.end) for each in held}
 
 
@@ -122,7 +122,7 @@ def test_without_an_answer_by_flight_only_the_mesh_is_left(
             snapshot(mesh, fetch="flight")
     one.stop()
     found = snapshot(mesh)
-    assert (found.heads[A].end, [*found.holders]) == (9, [])
+    assert (found.heads[A].end, found.holders(A)) == (9, [])
     with pytest.raises(StoreUnreachableError):
         snapshot(mesh, fetch="flight")
     announced = {"odd": ("http://nowhere",), "other": other.location.locations}
@@ -151,6 +151,16 @@ def test_an_impossible_fetch_fails_the_plan(one: Served, fetch: str, patch: Patc
     patch.setattr(one.service.context, "location", location)
     with pytest.raises(ConfigError, match="no store announces a log on this machine"):
         snapshot(Mesh([one]), fetch="local")
+
+
+def test_flight_alone_names_the_store_that_does_not_answer(mesh: Mesh, serve: Serve) -> None:
+    gone = serve("gone").add(B, 5)
+    mesh.served.append(gone)
+    for tp in (A, B):
+        mesh.add(tp, 5)
+    gone.stop()
+    with pytest.raises(StoreUnreachableError, match="store gone: "):
+        Batch(mesh, fetch="flight").partitions()
 
 
 def test_a_repeated_batch_has_the_same_tasks_at_other_stores(serve: Serve, patch: Patch) -> None:

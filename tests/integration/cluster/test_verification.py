@@ -25,6 +25,7 @@ from dafka_core.audit.verification import (
     verified,
 )
 from dafka_core.errors import DafkaError, StoreUnreachableError
+from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.row_digest import RowDigest
@@ -343,6 +344,20 @@ def test_a_batch_that_is_run_again_is_recorded_once(audited: Query, tmp_path: Pa
     assert [each.batch for each in audited.records()] == [0, 1]
     with pytest.raises(OldCheckpointError):
         audited.run(0, 0, 10)
+
+
+def test_a_recorded_batch_is_repeated_after_some_of_its_rows_are_trimmed(
+    sink: Sink, audited: Query
+) -> None:
+    audited.run(0, 0, 20, tasks=2)
+    before = audited.recorded()
+    first, _ = audited.records()[0].ranges
+    with sink.session() as session:
+        (client,) = session.clients()
+        client.ask(Trimmed, PATIENCE_S, TrimRequest(((*first.tp, 5),)))
+    for tasks in (2, 5):
+        audited.run(0, 0, 20, tasks=tasks)
+        assert audited.recorded() == before
 
 
 def test_other_source_offsets_under_the_same_number_are_refused(

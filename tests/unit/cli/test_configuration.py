@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from dafka_core.cli import app, configuration
 from dafka_core.cli.configuration import Found, read
+from dafka_core.cli.flags import Option
 from dafka_core.errors import ConfigError
 
 assert app.__doc__  # with all commands it declares what may be set
 
 KNOWN = {
-    "produce": lambda: frozenset({"tower", "acks"}),
-    "checkpoint verify": lambda: frozenset({"tower", "json"}),
+    "produce": lambda: click.Command("produce", params=[Option(["--tower"]), Option(["--acks"])]),
+    "checkpoint verify": lambda: click.Command("verify", params=[Option(["--json"])]),
 }
 
 FILE = """

@@ -132,7 +132,7 @@ def test_the_best_store_comes_first(
     start: int, end: int, known: list[StoreRange], life: EpochId, fetch: str, expected: list[str]
 ) -> None:
     ranges = [OffsetRange("t", name, start, end, life=life) for name in "ab"]
-    tasks = plan(ranges, {each.tp: known for each in ranges}, options(fetch=fetch))
+    tasks = plan(ranges, lambda _: known, options(fetch=fetch))
     (one,), (other,) = (task.ranges for task in tasks)
     assert [names(one), names(other)] == expected
     # Stores are a hint: they travel to executors, but do not distinguish ranges.
@@ -154,7 +154,7 @@ def test_the_best_store_comes_first(
     ],
 )
 def test_small_ranges_share_tasks(sizes: list[int], given: Any, expected: list[int]) -> None:
-    tasks = plan(ranges_of(sizes), {}, options(**given))
+    tasks = plan(ranges_of(sizes), lambda _: [], options(**given))
     assert [len(task.ranges) for task in tasks] == expected
 
 
@@ -172,8 +172,8 @@ def test_ranges_and_options_alone_determine_the_tasks(
     given = options(fetch=fetch, minpartitions=least, maxrecordsperpartition=most)
     known = stores_of(*((str(number), *each) for number, each in enumerate(bounds)))
     whole = ranges_of(sizes)
-    tasks = plan(whole[::-1], {item.tp: known for item in whole}, given)
-    assert tasks == plan(whole, {}, given)
+    tasks = plan(whole[::-1], lambda _: known, given)
+    assert tasks == plan(whole, lambda _: [], given)
     pieces = [each for task in tasks for each in task.ranges]
     for item in whole:
         cuts = [(each.start, each.end) for each in pieces if each.tp == item.tp]
