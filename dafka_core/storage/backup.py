@@ -362,7 +362,7 @@ def _put(opened: Opened, found: Iterator[Entry]) -> tuple[int, dict[str, Any] | 
 def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
     with after.reading() as new:
         earliest = {row.id: row.earliest for row in new.all_rows()}
-        earliest |= {each.id: each.start for each in AsideArea(new).listed()}
+        earliest |= {each.id: each.earliest for each in AsideArea(new).rows()}
         firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
         continued = {row.id for row in new.all_rows()}.difference(after.manifest.whole)
         ends = {each.id: each.end for each in known if each.id in continued}

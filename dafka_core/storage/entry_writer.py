@@ -226,8 +226,6 @@ class EntryWriter:
             row = row._replace(id=self._tables.new_id())
         else:
             row = AsideArea(self._tables).take(row, row.earliest)
-            # The trimmed rest of its first block remains, which the next records do not follow.
-            self._tables.delete_blocks(row.id, list(self._tables.firsts(row.id, 0)))
         row = self._tables.lives.replace(row, history)
         return row._replace(earliest=start, end=start, last_transaction=transaction)
 

@@ -326,7 +326,7 @@ class Log(Closing):
         self._env.write(lambda tables: tables.notes.put(notes))
 
     def aside(self) -> list[AsideRecords]:
-        """Return the records set aside, oldest first."""
+        """Return the records set aside, by their ids."""
         with self._env.reading() as tables:
             return AsideArea(tables).listed()
 

@@ -26,7 +26,7 @@ from dafka_core.storage.block import Block
 from dafka_core.storage.linker import LinkedRecords
 from dafka_core.storage.links import GENESIS, Link, LinkDigest, life_at
 from dafka_core.storage.rows import PartitionRow, tp_of_key
-from dafka_core.storage.set_aside import AsideArea, AsideRecords
+from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 
 ROW: Final = "row"
@@ -220,8 +220,8 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
         life = 0
         with suppress(StoreError):  # of a damaged history, which is reported elsewhere
             life = life_at(tables.lives.history(row), saved.end) if row else 0
-        asides = (each for each in AsideArea(tables).listed() if each[1:3] == tp)
-        is_other = f"{life:016x}" != saved.life or any(each.start < saved.end for each in asides)
+        asides = (each for each in AsideArea(tables).rows() if each.tp == tp)
+        is_other = f"{life:016x}" != saved.life or any(each.earliest < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"
         if row is not None and saved.end <= row.end:
             previous = tables.links.last(row.id, saved.start)
@@ -283,10 +283,10 @@ def check(open_tables: OpenTables) -> Iterator[Checked]:
 
 def check_rest(open_tables: OpenTables) -> Iterator[Checked]:
     """Check everything except partitions' records: rows, notes, records set aside."""
-    aside = list[AsideRecords]()
+    aside = list[PartitionRow]()
     _, found = _rows(open_tables)
     with _naming(open_tables, ASIDE, _NOWHERE, found) as tables:
-        aside = AsideArea(tables).listed()
+        aside = list(AsideArea(tables).rows())
     if not found:  # otherwise blocks of an unreadable row would count as unknown
         with _naming(open_tables, BLOCK, _NOWHERE, found) as tables:
             found.extend(_unknown(tables))
@@ -462,27 +462,23 @@ def _staged(tables: Tables, row: PartitionRow) -> Iterator[Damage]:
 def _unknown(tables: Tables) -> Iterator[Damage]:
     """Yield blocks under ids without a row: they take space, and no reader finds them."""
     known = {row.id for row in tables.all_rows()}
-    known |= {each.id for each in AsideArea(tables).listed()}
+    known |= {each.id for each in AsideArea(tables).rows()}
     for partition_id in tables.ids_with_blocks():
         if partition_id not in known:
             why = f"blocks have id {partition_id}, which belongs to no partition"
             yield Damage(UNKNOWN, "", "", 0, why)
 
 
-def _set_aside(open_tables: OpenTables, each: AsideRecords) -> Iterator[Checked]:
-    offset = each.start
-    while offset < each.end:
-        why = f"offset {offset} is missing from the records set aside with id {each.id}"
-        batch = None
+def _set_aside(open_tables: OpenTables, row: PartitionRow) -> Iterator[Checked]:
+    offset = row.earliest
+    while offset < row.end:
         try:
             with open_tables() as tables:
-                if each not in AsideArea(tables).listed():
-                    return  # discarded meanwhile
-                batch = AsideArea(tables).read(each.id, offset)
+                batch = AsideArea(tables).read(row.id, offset)
         except StoreError as error:
-            why = error.why
-        if batch is None or not batch.offset <= offset < batch.end:
-            yield Checked(found=(Damage(ASIDE, each.topic, each.partition, offset, why),))
+            yield _found(ASIDE, row.tp, offset, error.why)
             return
-        yield Checked(0, batch.end - offset, 1, batch.values.size_bytes)
+        if batch is None:
+            return  # discarded meanwhile
+        yield Checked(0, batch.count, 1, batch.values.size_bytes)
         offset = batch.end

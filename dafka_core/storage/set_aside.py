@@ -1,8 +1,9 @@
 """Records of losing histories: kept on disk, out of their partition, until they are discarded.
 
 When two histories of a partition meet (``epochs.py``), one wins, and the loser's records from the
-divergence on are set aside.  Those get an id of their own among the blocks, and are listed in
-the table ``meta``:
+divergence on are set aside.  Those get an id of their own among the blocks, or, if they are all
+of the partition's, keep its id, and the partition gets another one: it may be larger than the free
+space of the disk.  They are listed in the table ``meta``:
 
     "aside ", id  ->  first offset, end, key of the partition, checksum
 """
@@ -50,20 +51,26 @@ class AsideArea:
 
     def take(self, row: PartitionRow, start: int) -> PartitionRow:
         """Move the records from ``start`` on out of a partition; return its row, unwritten."""
+        tables, aside_id = self._tables, row.id
         offset = max(start, row.earliest)
-        aside_id = self._tables.new_id()
-        for batch in self._blocks(row, offset):
-            self._tables.delete_blocks(row.id, [batch.offset])
-            if batch.offset < offset == start:  # and not trimmed
-                self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
-            part = batch.between(max(batch.offset, offset), batch.end)
-            self._put(aside_id, part, row.newest_us)
-        # From `start` on, also below what is trimmed: the next records may have these offsets.
-        self._tables.area.cut(row.id, start)
-        self._tables.area.trim(row.id, min(row.earliest, start))
-        self._tables.links.cut(row.id, start)
+        content = _OFFSETS.pack(offset, row.end) + partition_key(row.tp)
+        if offset == row.earliest < row.end:
+            tables.links.cut(row.id, 0)
+            tables.put_row(row)  # its staged records are gone
+            row = row._replace(id=tables.new_id())
+        else:
+            aside_id = tables.new_id()
+            for batch in self._blocks(row, offset):
+                tables.delete_blocks(row.id, [batch.offset])
+                if batch.offset < offset:
+                    self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
+                part = batch.between(max(batch.offset, offset), batch.end)
+                self._put(aside_id, part, row.newest_us)
+            # From `start` on, also below what is trimmed: the next records may have these offsets.
+            tables.links.cut(row.id, start)
+            tables.area.cut(row.id, start)
+            tables.area.trim(row.id, min(row.earliest, start))
         if offset < row.end:
-            content = _OFFSETS.pack(offset, row.end) + partition_key(row.tp)
             self._list.put(_ID.pack(aside_id), content)
         last, committed = row.last_transaction, row.committed
         return self._tables.lives.cut(row, start)._replace(
@@ -74,13 +81,18 @@ class AsideArea:
         )
 
     def listed(self) -> list[AsideRecords]:
-        """Return the records set aside, oldest first."""
+        """Return the records set aside, by their ids; LMDB touches each of their pages."""
         found = []
-        for name, content in self._list.scan(b""):
-            row = _parsed(name, content)
+        for row in self.rows():
             size_bytes = self._tables.size_bytes(row.id, 0, row.end)
+            size_bytes += sum(len(each.packed) for each in self._tables.area.readable(row.id))
             found.append(AsideRecords(row.id, *row.tp, row.earliest, row.end, size_bytes))
         return found
+
+    def rows(self) -> Iterator[PartitionRow]:
+        """Yield the records set aside as rows of their partitions, by their ids."""
+        for name, content in self._list.scan(b""):
+            yield _parsed(name, content)
 
     def read(self, aside_id: int, offset: int) -> RecordBatch | None:
         """Return the first records from an offset on that were set aside under an id, if any."""
@@ -89,13 +101,16 @@ class AsideArea:
         if content is None:
             return None
         row = _parsed(name, content)
-        return next(self._blocks(row, max(offset, row.earliest)), None)
+        offset = max(offset, row.earliest)
+        found = next(self._blocks(row, offset), None)
+        return found and found.between(offset, found.end)
 
     def discard(self, aside_id: int) -> bool:
         """Delete the records set aside under an id; return False if it is unknown."""
         if not self._list.delete(_ID.pack(aside_id)):
             return False  # it may be a partition's
         self._tables.delete_blocks(aside_id, list(self._tables.firsts(aside_id, 0)))
+        self._tables.area.cut(aside_id, 0)
         return True
 
     def _blocks(self, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:

@@ -20,6 +20,7 @@ from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
 from tests.integration.storage.damage import change
+from tests.integration.storage.linked import checked
 from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
 
 OLD = Epoch.first(EpochId(1, 0xA, 1))
@@ -210,6 +211,39 @@ def test_they_are_discarded_by_their_id(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         assert log.aside() == [second]
         assert aside_values(log, second.id) == values(4, "two")
+
+
+@pytest.mark.parametrize("start", [0, 130])
+def test_a_whole_partition_is_set_aside_where_it_is(store: Log, start: int) -> None:
+    """It may be larger than the free space of the disk; the winner writes elsewhere."""
+    old = [*large(100, "old"), *large(100, "more"), *values(50)]
+    for first, count in ((0, 100), (100, 100), (200, 50)):
+        batch = RecordBatch.of(TP, first, old[first : first + count])
+        store.append([replace(batch, epoch=OLD)])
+    store.trim(TP, 150)
+    store.write([stage([b"staged"], 250)])
+    before = store.space().file_bytes - store.space().free_bytes
+    if start:
+        set_aside(store, start)
+    else:
+        store.write([RestartPartition(TP, 500, (OLD,))])
+        start = 500
+    [aside] = store.aside()
+    assert aside[1:5] == (*TP, 150, 250)
+    assert 100_000 < aside.size_bytes < 110_000
+    assert store.space().file_bytes - store.space().free_bytes < before + 20_000
+    assert store.staged() == []
+    won = written(store, WON._replace(start=start), start, 100, "won")
+    clean(store)
+    assert held(store) == won
+    assert aside_values(store, aside.id) == old[150:]
+    assert [batch.offset for batch in store.read_aside(aside.id)] == [150, 200]
+    assert checked(store).found == ()
+    assert store.discard_aside(aside.id)
+    assert (held(store), aside_values(store, aside.id)) == (won, [])
+    with store.snapshot() as snapshot:
+        assert snapshot.area.of_partition(aside.id) == []
+        assert list(snapshot.firsts(aside.id, 0)) == []
 
 
 def test_a_damaged_list_is_told(tmp_path: Path) -> None:
