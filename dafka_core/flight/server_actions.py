@@ -76,6 +76,8 @@ TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
 so it is refused soon."""
 
+TRIM_PARTITIONS: Final = 100  # partitions trimmed at a time: appends wait meanwhile
+
 T = TypeVar("T")
 
 
@@ -278,10 +280,11 @@ def _retention(
 
 
 def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Iterator[Trimmed]:
-    earliest = []
-    for topic, partition, before in request.trims:
+    earliest: list[int] = []
+    for part in limits.parts(request.trims, TRIM_PARTITIONS):
         context.check_open()
-        earliest.append(context.log.trim(TopicPartition(topic, partition), before))
+        wanted = [(TopicPartition(topic, partition), at) for topic, partition, at in part]
+        earliest += context.log.trim_all(wanted)
     yield Trimmed(tuple(earliest))
 
 

@@ -232,7 +232,11 @@ class Log(Closing):
         Returns the partition's earliest offset from now on, which is higher than ``before`` if it
         was already.
         """
-        return self._env.write(lambda tables: tables.trim(tp, before))
+        return self.trim_all([(tp, before)])[0]
+
+    def trim_all(self, wanted: Iterable[tuple[TopicPartition, int]]) -> list[int]:
+        """Trim partitions in one step, as ``trim``; return their earliest offsets afterwards."""
+        return self._env.write(lambda tables: [tables.trim(*each) for each in wanted])
 
     def trim_each(self, wanted: Iterable[tuple[PartitionInfo, int]]) -> list[int]:
         """Trim partitions in one step, as ``trim``; return their earliest offsets afterwards.

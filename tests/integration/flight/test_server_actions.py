@@ -454,8 +454,10 @@ def test_nothing_is_missed_between_two_watches(served: Served, client: StoreClie
 def test_partitions_are_trimmed_at_most_to_their_ends(served: Served, client: StoreClient) -> None:
     served.extend(100)
     trims = ((*TP, 30), (*TP, 20), ("unknown", "P", 5), (*TP, 500))
+    syncs = sum(served.log.syncs.counted.counts)
     (done,) = client.ask(Trimmed, PATIENCE_S, TrimRequest(trims))
     assert done.earliest == (30, 30, 0, 100)
+    assert sum(served.log.syncs.counted.counts) == syncs + 1
     (info,) = served.log.partitions()
     assert (info.earliest, info.end) == (100, 100)
 
