@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import filecmp
 import os
 import re
 import shutil
@@ -364,8 +365,15 @@ def _settle(manifest: Manifest, staged: str) -> None:
             make_directory(day, below=manifest.directory)
         for made, path in links:
             # A rename could lose both names in a power cut. The staged one is removed afterwards.
-            with contextlib.suppress(FileExistsError):  # from a writer that was killed after this
+            try:
                 os.link(made, path)
+            except FileExistsError:  # from a writer that was killed after this
+                if not filecmp.cmp(made, path, shallow=False):
+                    why = (
+                        f"{path} has other records: it is not in the manifest, which was perhaps "
+                        "removed. Move it away; the next writer puts the archived ones there"
+                    )
+                    raise ArchiveError(manifest.directory, why) from None
         for day in days:
             sync(day)
         shutil.rmtree(directory)

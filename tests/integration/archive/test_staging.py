@@ -53,6 +53,25 @@ def test_a_power_cut_while_a_file_is_published_leaves_one_of_its_names(
     assert not staged.directory.exists()
 
 
+def test_a_file_of_a_removed_manifest_takes_the_place_of_no_other(manifest: Manifest) -> None:
+    """The store would delete the only copy of the archived records."""
+    path = manifest_module.path_of(manifest, ArchivedFile("P", 0, 5, "2026-01-31", 1, 0, 0, "0"))
+    make_directory(path.parent)
+    path.write_text("other")
+    staging = Staging(manifest)
+    staging.__enter__()
+    stage(staging)
+    assert manifest.commit([file(staging)])
+    with pytest.raises(ArchiveError, match="has other records"):
+        staging.__exit__(None)
+    with pytest.raises(ArchiveError, match=f"{path} has other records"):
+        recover(Manifest(manifest.directory, "flights"))
+    assert path.read_text() == "other"
+    path.rename(manifest.directory / "moved")
+    recover(Manifest(manifest.directory, "flights"))
+    assert path.read_text() == "x"
+
+
 def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
     with Staging(manifest) as staged:
         stage(staged)
