@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from types import MappingProxyType, MethodType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -119,19 +120,10 @@ WHY: Final = "the user may not do this: 'dafka kafka-user show' lists what each 
 """The reason that clients get where Kafka has a field for it."""
 
 
-def on_topics(operation: Operation) -> Need:
-    """Require an operation on topics."""
-    return Need(Resource.TOPIC, operation)
-
-
-def on_groups(operation: Operation) -> Need:
-    """Require an operation on groups."""
-    return Need(Resource.GROUP, operation)
-
-
-def on_cluster(operation: Operation) -> Need:
-    """Require an operation on the cluster."""
-    return Need(Resource.CLUSTER, operation)
+on_topics: Final = partial(Need, Resource.TOPIC)
+on_groups: Final = partial(Need, Resource.GROUP)
+on_cluster: Final = partial(Need, Resource.CLUSTER)
+"""Require an operation on topics, on groups, and on the cluster."""
 
 
 async def outcome(work: Awaitable[object]) -> Answer:

@@ -115,13 +115,13 @@ class Journal:
         """
 
         def place(start: int, losses: int, written: Future[int]) -> RecordBatch | Future[int]:
-            placed = [each for each in entries if not _has_failed(each.written)]
+            placed = [each for each in entries if not has_failed(each.written)]
             if not placed:
                 written.set_result(start)
                 return written
             of = [each.written for each in placed]  # they complete before it
             written.add_done_callback(
-                lambda done: any(map(_has_failed, [done, *of])) and on_failure()
+                lambda done: any(map(has_failed, [done, *of])) and on_failure()
             )
             return RecordBatch.of(self.tp, start, [each.record.packed() for each in placed])
 
@@ -236,6 +236,6 @@ def _rank(note: bytes) -> tuple[int, int]:
     return state.epoch, state.batches[-1].end
 
 
-def _has_failed(written: Future[int]) -> bool:
+def has_failed(written: Future[int]) -> bool:
     """Return whether the store has refused a batch."""
     return written.done() and written.exception() is not None

@@ -123,10 +123,6 @@ class Limits:
     """Size of any other request. As Python objects it may take fifty times as much; real requests
     have some hundred bytes, those that name ten thousand partitions a hundred thousand."""
 
-    max_partitions: int = 20_000
-    """Partitions and topics in a Produce request. Each takes few bytes there, and some hundred as a
-    Python object; a producer sends to a few hundred partitions at once."""
-
     max_in_flight_bytes: int = 256 << 20
     """Bytes of unanswered requests and unread responses. Above it no request is read; a single
     request of any size passes when it is alone."""

@@ -23,7 +23,7 @@ from dafka_core.model.values import Longs, Values
 from dafka_core.nodes.append_queue import Addition
 from dafka_kafka.errors import KafkaError, RefusedError, invalid_record, too_large
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.journal import Entry
+from dafka_kafka.journal import Entry, has_failed
 from dafka_kafka.leaders import Term
 from dafka_kafka.producer_states import (
     ProducerKey,
@@ -350,11 +350,10 @@ class PartitionWriter:
         self._generation = 0  # of groups; the next one begins when none is under way
         self._node = node
         self._states = states
-        # The following are used by the store's loop, and by the log writer when a group is done.
-        self._last = _done()
-        self._in_flight: set[Future[int]] = set()
-        self._failed_in: int | None = None  # the generation whose later groups fail, too
-        self._losses: int | None = None
+        # The following are used by the store's loop.
+        self._placed = 0  # the generation of the last group
+        self._chain: list[Future[int]] = []  # its groups that are in flight, or have failed
+        self._losses = -1
         self._term: Term | None = None
         self._begin: int | None = None  # where the term's life begins, until it has
         # Partitions that idempotent producers have written, and those to reload from the log.
@@ -454,7 +453,8 @@ class PartitionWriter:
                 start = min(start, self._begin)  # other gateways may have written behind it
             parts, notes = self._new(group, start)
             if not parts:
-                return self._last  # batches that are written already may still be in flight
+                # Batches that are written already may still be in flight.
+                return self._chain[-1] if self._chain else _done()
             contents, times = columns if len(parts) == count else joined(parts)
             epoch = None
             if (term := self._term) is not None:
@@ -463,33 +463,26 @@ class PartitionWriter:
                 epoch = term.epoch(start)
             batch = NotedBatch(self.tp, start, contents, None, times, epoch, notes)
         except Exception as error:  # noqa: BLE001 -- the puts fail with it
-            self._failed_in = generation
-            return failed(error)
-        self._last, self._begin = written, None
-        self._in_flight.add(written)
-        written.add_done_callback(partial(self._on_done, generation))
+            self._chain.append(failed(error))
+            return self._chain[-1]
+        self._begin = None
+        self._chain.append(written)
         return batch
-
-    def _on_done(self, generation: int, written: Future[int]) -> None:
-        if written.exception() is not None:  # the store's loop may set it, too
-            self._failed_in = generation
-        self._in_flight.discard(written)
 
     def _recover(self, generation: int, losses: int, start: int) -> None:
         """Continue from the log after a failure or in a new term, with the next generation.
 
         The groups that were under way with the one that failed come after its batches.
         """
+        is_first, self._placed = generation != self._placed, generation
+        self._chain = [each for each in self._chain if has_failed(each) or not each.done()]
         term = self._node.leaders.term(self._owner)
-        is_new = term is not self._term and self._failed_in is None
-        if is_new or (self._losses is not None and losses != self._losses):
-            self._failed_in = generation
-        self._losses = losses
-        if self._failed_in is None:
+        is_stale = term is not self._term or losses != self._losses
+        if not (is_stale or any(map(has_failed, self._chain))):
             return
-        if self._failed_in == generation or self._in_flight:
+        if not is_first:
             raise OffsetConflictError(*self.tp, start, start)
-        self._failed_in, self._last = None, _done()
+        self._chain, self._losses = [], losses
         self._stale |= self._used
         if term is not self._term:
             self._term, self._stale, self._used = term, set(), set()

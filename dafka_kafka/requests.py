@@ -22,8 +22,6 @@ from dafka_kafka.users import Resource
 
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")
-_ACKS_AND_TIMEOUT_BYTES: Final = 6
-_FIRST_WITH_TRANSACTIONS: Final = 3
 _FIRST_FLEXIBLE: Final = 9
 
 _ANSWER: Final = struct.Struct(">ihqqq")
@@ -77,56 +75,6 @@ def _text(text: str | None, flexible: bool) -> bytes:
     size = _compact_size if flexible else _LENGTH.pack
     octets = b"" if text is None else text.encode()
     return size(-1 if text is None else len(octets)) + octets
-
-
-def check_partitions(octets: memoryview, at: int, version: int, limit: int) -> None:
-    """Check the sizes in a Produce request with its body at ``at``.
-
-    Raises:
-        ProtocolError: it has more than ``limit`` topics and partitions, or is truncated.
-    """
-    flexible = version >= _FIRST_FLEXIBLE
-    size_at = _compact_size_at if flexible else _size_at
-    length_at = _compact_size_at if flexible else _length_at
-    after_tags = schemas.after_tags if flexible else _after_nothing
-    count = 0
-    try:
-        if version >= _FIRST_WITH_TRANSACTIONS:
-            length, at = length_at(octets, at)
-            at += length
-        topics, at = size_at(octets, at + _ACKS_AND_TIMEOUT_BYTES)
-        for _ in range(topics):
-            length, at = length_at(octets, at)
-            partitions, at = size_at(octets, at + length)
-            count += 1 + partitions
-            if count > limit:
-                raise ProtocolError(f"a request with records for more than {limit} partitions")
-            for _ in range(partitions):
-                size_bytes, at = size_at(octets, at + _COUNT.size)
-                at = after_tags(octets, at + size_bytes)
-            at = after_tags(octets, at)
-        at = after_tags(octets, at)
-    except (struct.error, IndexError, ValueError):
-        at = len(octets) + 1
-    if at > len(octets):
-        raise ProtocolError("a request with records that is cut short")
-
-
-def _size_at(octets: memoryview, at: int) -> tuple[int, int]:
-    return max(_COUNT.unpack_from(octets, at)[0], 0), at + _COUNT.size
-
-
-def _length_at(octets: memoryview, at: int) -> tuple[int, int]:
-    return max(_LENGTH.unpack_from(octets, at)[0], 0), at + _LENGTH.size
-
-
-def _after_nothing(_: memoryview, at: int) -> int:
-    return at
-
-
-def _compact_size_at(octets: memoryview, at: int) -> tuple[int, int]:
-    size, at = schemas.varint(octets, at)
-    return max(size - 1, 0), at
 
 
 _log: Final = logging.getLogger("dafka.kafka")
@@ -248,11 +196,8 @@ class Requests:
 
     def _check_size(self, head: RequestHead, octets: memoryview) -> None:
         """Raise ProtocolError for a request that would take too much memory to decode."""
-        if head.api_key == Api.PRODUCE:
-            check_partitions(octets, head.start, head.version, self._limits.max_partitions)
-            return
         limit_bytes = self._limits.max_request_bytes
-        if len(octets) > limit_bytes:
+        if len(octets) > limit_bytes and head.api_key != Api.PRODUCE:
             size = f"{len(octets)} bytes of kind {head.api_key}"
             raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from dafka_core.errors import ConfigError, ProtocolError
 
@@ -34,7 +34,7 @@ _RESPONSES: Final = {each.API_KEY: each for each in _MESSAGES.values() if not ea
 
 # kafka-python decodes what brokers send, and generates the code that does it. For requests, which
 # may come from anybody, two parts of that code take quadratic time: a number of any length, and
-# tagged fields, for which the rest of the message is copied.
+# tagged fields, for which the rest of the message is copied. It has no limits, and accepts nulls.
 
 _MAX_SHIFT: Final = 28
 
@@ -88,16 +88,70 @@ def _emit_after_tags(ctx: Any, name: str, indent: str, version: int) -> None:
     ctx.emit(indent, "pos = _after_tags(data, pos)")
 
 
-def _skip_tags(structure: Any) -> None:
+def _harden(structure: Any) -> None:
+    """Have the code that decodes a structure skip tagged fields, and refuse nulls."""
     structure._emit_tagged_decode = _emit_after_tags  # noqa: SLF001 -- of requests only
     for each in structure.fields.values():
-        if each.is_struct() or each.is_struct_array():
-            _skip_tags(each.array_of if each.is_array() else each)
+        inside = each.array_of if each.is_array() else each
+        if each.is_array() or not (each.is_batchable() or each.type_str == _UUID):
+            _refuse_null(each, each.name, each.nullable_for_version_q)
+        if inside.is_struct():
+            _harden(inside)
+        elif each.is_array() and not inside.is_batchable():
+            _refuse_null(inside, f"one of {each.name}", lambda version: False)
+
+
+_UUID: Final = "uuid"  # a type of which the library decodes zero as None
+
+
+def _refuse_null(field: Any, named: str, may_be_null: Callable[[int], bool]) -> None:
+    """Refuse a null in a field that is not nullable, which the library accepts."""
+    emit = field.emit_decode_from
+
+    def emit_checked(ctx: Any, name: str, indent: str, version: int, **form: Any) -> None:
+        emit(ctx, name, indent, version=version, **form)
+        if not may_be_null(version):
+            ctx.globs["_null"] = _null
+            ctx.emit(indent, f"if {name} is None: _null({named!r})")
+
+    field.emit_decode_from = emit_checked
+
+
+def _null(named: str) -> None:
+    raise ValueError(f"{named} is null")
 
 
 UnsignedVarInt32.emit_decode_from = staticmethod(_emit_varint)
 for _request in _REQUESTS.values():
-    _skip_tags(_request._struct)  # noqa: SLF001
+    _harden(_request._struct)  # noqa: SLF001
+
+
+MAX_PARTITIONS: Final = 20_000
+"""Partitions and topics in a Produce request, which may be large. Each takes few bytes there, and
+some hundred as a Python object; a producer sends to a few hundred partitions at once."""
+
+
+def _limit_partitions(structure: Any, *statements: str) -> None:
+    """Have the code that decodes a structure run statements first, and count structures in it."""
+    emit = structure.emit_decode_from
+
+    def emit_limited(ctx: Any, name: str, indent: str, **form: Any) -> None:
+        ctx.globs["_refuse"] = _refuse_partitions
+        for each in statements:
+            ctx.emit(indent, each)
+        emit(ctx, name, indent, **form)
+
+    structure.emit_decode_from = emit_limited
+    for each in structure.fields.values():
+        if each.is_struct_array():
+            _limit_partitions(each.array_of, "left -= 1", "if left < 0: _refuse()")
+
+
+def _refuse_partitions() -> None:
+    raise ProtocolError(f"a request with records for more than {MAX_PARTITIONS} partitions")
+
+
+_limit_partitions(_MESSAGES["ProduceRequest"]._struct, f"left = {MAX_PARTITIONS}")  # noqa: SLF001
 
 
 def __getattr__(name: str) -> Any:
@@ -129,57 +183,9 @@ def decode_request(api_key: int, version: int, octets: memoryview, start: int) -
         request, end = decode(octets, start)
     except (struct.error, ValueError, IndexError, TypeError, OverflowError) as error:
         raise ProtocolError(f"not a {kind.__name__} of version {version}: {error}") from None
-    try:
-        _refuse_nulls(request, _parts_of_request(api_key, version))
-    except ProtocolError as error:
-        raise ProtocolError(f"not a {kind.__name__} of version {version}: {error}") from None
     if end > len(octets):  # the last string is truncated, which the library accepts
         raise ProtocolError(f"a {kind.__name__} of version {version} that is cut short")
     return request
-
-
-_UUID: Final = "uuid"  # a type of which the library decodes zero as None
-
-
-class _Part(NamedTuple):
-    """A nullable kind of field (string, bytes, array or structure), with the fields in it."""
-
-    name: str
-    may_be_null: bool
-    holds_texts: bool
-    parts: tuple[_Part, ...]
-
-
-@functools.cache
-def _parts_of_request(api_key: int, version: int) -> tuple[_Part, ...]:
-    return _parts(_REQUESTS[api_key]._struct, version)  # noqa: SLF001 -- the schema itself
-
-
-def _parts(struct_field: Any, version: int) -> tuple[_Part, ...]:
-    """Return the fields of a structure that could be null; numbers can't."""
-    found = []
-    for each in struct_field.untagged_fields(version):
-        is_fixed = not each.is_array() and (each.is_batchable() or each.type_str == _UUID)
-        if not is_fixed:
-            inside = each.array_of if each.is_array() else each
-            inner = _parts(inside, version) if inside.is_struct() else ()
-            texts = each.is_array() and not (inside.is_struct() or inside.is_batchable())
-            found.append(_Part(each.name, each.nullable_for_version_q(version), texts, inner))
-    return tuple(found)
-
-
-def _refuse_nulls(message: Any, parts: tuple[_Part, ...]) -> None:
-    """Raise ProtocolError for a null in a field that is not nullable, which the library accepts."""
-    for part in parts:
-        value = getattr(message, part.name)
-        if value is None:
-            if not part.may_be_null:
-                raise ProtocolError(f"{part.name} is null")
-        elif part.holds_texts and None in value:
-            raise ProtocolError(f"one of {part.name} is null")
-        elif part.parts:
-            for each in value if isinstance(value, list) else (value,):
-                _refuse_nulls(each, part.parts)
 
 
 def encode_response(correlation_id: int, response: Any, version: int) -> bytearray:

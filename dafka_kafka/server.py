@@ -11,7 +11,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -74,21 +74,21 @@ class Connection(asyncio.BufferedProtocol):
         self._agreeing: asyncio.Task[None] | None = None  # on TLS
         self._sasl: Sasl | None = None  # where authentication is required
         self._is_proved = False
-        self._rest = b""  # bytes of requests that wait
-        self._size = bytearray()  # the first bytes of the next request, with its size
-        self._request: memoryview | None = None  # the partial request
+        self._requests = self._read_requests()
+        self._rest = memoryview(b"")  # received bytes that wait
+        self._buffer: memoryview | None = None  # the next request, or its size; None if it waits
         self._filled = 0
-        self._wanted_bytes = 0  # for a request that waits for room in the budget
-        self._is_direct = False  # whether the next bytes are read directly into the request
-        self._waiting: tuple[RequestHead, memoryview] | None = None
+        self._is_direct = False  # whether the next bytes are read directly into the buffer
+        self._is_busy = False  # with a request that is read, or waits
+        self._wanted_bytes = 0  # for which it waits for room in the budget
+        self._held_bytes = 0  # of its room
         self._works: deque[tuple[asyncio.Task[Pieces], int, bool]] = deque()
         self._unsent_bytes = 0
         self._is_writing_paused = False
         self._is_reading_paused = False
         self.is_gone = False  # true if it is closed or closing
-        self.deadline = inf
-        """The deadline for the rest of a partial request, or for the client to read its
-        response."""
+        self._read_until = inf  # the deadline for the rest of a partial request
+        self._send_until = inf  # that for the client to read its response
 
     # -- asyncio.BufferedProtocol ----------------------------------------------------------------
 
@@ -111,18 +111,14 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel its requests; nobody reads the responses."""
         self.is_gone = True
-        held = self._unsent_bytes
         for task, size_bytes, _ in self._works:
             task.cancel()
             # A handler that shields its work keeps its request until it ends.
             task.add_done_callback(partial(self._on_ended, _counted(size_bytes)))
-        if self._request is not None:
-            held += _counted(len(self._request))
-        if self._waiting is not None:
-            held += _counted(len(self._waiting[1]))
         self._works.clear()
-        self._request = self._waiting = None
-        self._shared.room.give_back(held)
+        self._requests.close()
+        self._buffer = None
+        self._shared.room.give_back(self._unsent_bytes + self._held_bytes)
         self._shared.room.wait_no_more(self._has_room)
         self._shared.left(self)
 
@@ -131,33 +127,36 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
-        missing = len(self._request) - self._filled if self._request is not None else 0
+        missing = 0 if self._buffer is None else len(self._buffer) - self._filled
         self._is_direct = missing >= SCRATCH_BYTES
-        if self._is_direct and self._request is not None:
-            return self._request[self._filled :]
+        if self._is_direct and self._buffer is not None:
+            return self._buffer[self._filled :]
         return self._shared.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the bytes that were received."""
         if self._agreeing is not None:  # sent right behind the handshake
-            self._rest += self._shared.scratch[:nbytes]
-        elif self._is_direct:
+            self._rest = memoryview(bytes(self._rest) + self._shared.scratch[:nbytes])
+            return
+        if self._is_direct:
             self._filled += nbytes
-            self._feed(memoryview(b""))
         else:
-            self._feed(self._shared.scratch[:nbytes])
+            self._rest = self._shared.scratch[:nbytes]
+        self._go_on()
 
     def pause_writing(self) -> None:
         """Stop reading: the client does not read its responses."""
         self._is_writing_paused = True
-        self.deadline = self._patience(self._unsent_bytes)
+        self._send_until = self._patience(self._unsent_bytes)
 
     def resume_writing(self) -> None:
         """Continue reading."""
         self._is_writing_paused = False
         self._shared.room.give_back(self._unsent_bytes)
         self._unsent_bytes = 0
-        self._set_deadline()
+        self._send_until = inf
+        if self._buffer is not None and self._read_until < inf:
+            self._read_until = self._patience(len(self._buffer))
         self._go_on()
 
     # -- for the server --------------------------------------------------------------------------
@@ -165,8 +164,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """True if it has no unanswered request."""
-        is_reading = self._request is not None or bool(self._wanted_bytes or self._rest)
-        return not (self._works or self._waiting or is_reading)
+        return not (self._works or self._is_busy)
 
     def look(self, now: float) -> None:
         """Close if the client is too slow, or has gone while nothing is read from it."""
@@ -174,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(REFUSED, "the client has sent nothing in time")
         elif self._sasl is not None and self._sasl.is_shut_out:
             self.end(REFUSED, f"user {self._sasl.user!r} was removed, or its password has changed")
-        elif now > self.deadline:
+        elif now > (self._send_until if self._is_writing_paused else self._read_until):
             what = "to take responses" if self._is_writing_paused else "with a request"
             self.end(TOO_SLOW, f"too slow {what}")
         elif self._is_reading_paused:
@@ -216,100 +214,93 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- requests in -----------------------------------------------------------------------------
 
-    def _feed(self, octets: memoryview) -> None:
+    def _go_on(self) -> None:
+        """Continue with the requests as far as possible."""
+        if self.is_gone:
+            return
         try:
-            while not self.is_gone:
-                if self._request is not None:
-                    octets = self._fill(self._request, octets)
-                if self._waiting is not None or self._wanted_bytes or not len(octets):
-                    break
-                if self._request is None:
-                    octets = self._begin(octets)
+            next(self._requests)
         except ProtocolError as error:
             self.end(MALFORMED, str(error))
             return
-        self._rest = bytes(octets)
-        self._pace()
+        self._rest = memoryview(bytes(self._rest))  # without the scratch, which others use
+        pause = self._buffer is None
+        if pause is not self._is_reading_paused and not self._transport.is_closing():
+            self._is_reading_paused = pause
+            (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
-    def _begin(self, octets: memoryview) -> memoryview:
-        missing = _SIZE.size - len(self._size)
-        self._size += octets[:missing]
-        if len(self._size) < _SIZE.size:
-            if missing == _SIZE.size:
-                self._set_deadline()
-            return octets[missing:]
-        first = bytes(self._size)
+    def _read_requests(self) -> Generator[None]:
+        """Read requests, and begin to answer them; yield where it has to wait."""
+        while True:
+            first = memoryview(bytearray(_SIZE.size))
+            yield from self._fill(first)
+            size_bytes = self._checked_size(bytes(first))
+            self._is_busy = True
+            counted = _counted(size_bytes)
+            if counted and self._shared.room.take(counted, self._has_room):
+                self._held_bytes = counted
+            else:
+                self._wanted_bytes = counted
+            while self._wanted_bytes:
+                yield
+            request = _new_request(size_bytes)
+            yield from self._fill(request)
+            head = parse_head(request, self._shared.requests.apis)
+            while not self._may_start(head):
+                yield
+            self._start(head, request)
+            self._held_bytes, self._is_busy = 0, False
+            del request  # it may be large, and the next one may come much later
+
+    def _fill(self, buffer: memoryview) -> Generator[None]:
+        self._buffer, self._filled = buffer, 0
+        while True:
+            count = min(len(buffer) - self._filled, len(self._rest))
+            buffer[self._filled : self._filled + count] = self._rest[:count]
+            self._filled, self._rest = self._filled + count, self._rest[count:]
+            if self._filled == len(buffer):
+                break
+            if self._read_until == inf and (self._is_busy or self._filled):
+                self._read_until = self._patience(len(buffer))
+            yield
+        self._buffer, self._read_until = None, inf
+
+    def _checked_size(self, first: bytes) -> int:
         (size_bytes,) = _SIZE.unpack(first)
-        self._size.clear()
         is_known = self._sasl is None or self._sasl.user is not None
         most = self._shared.limits.max_produce_bytes if is_known else MAX_REQUEST_BYTES
         if not 0 < size_bytes <= most:
             other = next((_OTHERS[each] for each in _OTHERS if first.startswith(each)), "")
             raise ProtocolError(other or f"a request of {size_bytes} octets")
-        counted = _counted(size_bytes)
-        if counted and not self._shared.room.take(counted, self._has_room):
-            self._wanted_bytes = size_bytes
-        else:
-            self._request = _new_request(size_bytes)
-            self._filled = 0
-        if len(octets) - missing < size_bytes:
-            self._set_deadline()
-        return octets[missing:]
-
-    def _fill(self, request: memoryview, octets: memoryview) -> memoryview:
-        count = min(len(request) - self._filled, len(octets))
-        request[self._filled : self._filled + count] = octets[:count]
-        self._filled += count
-        if self._filled == len(request):
-            self._request = None
-            self._set_deadline()
-            try:
-                self._waiting = parse_head(request, self._shared.requests.apis), request
-            except ProtocolError:
-                self._shared.room.give_back(_counted(len(request)))
-                raise
-            self._start_next()
-        return octets[count:]
+        return int(size_bytes)
 
     def _has_room(self) -> None:
-        self._request, self._wanted_bytes = _new_request(self._wanted_bytes), 0
-        self._filled = 0
-        self._set_deadline()
+        self._held_bytes, self._wanted_bytes = self._wanted_bytes, 0
         asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _set_deadline(self) -> None:
-        if self._is_writing_paused:
-            return
-        if self._request is not None:
-            self.deadline = self._patience(len(self._request))
-        else:
-            self.deadline = self._patience(0) if self._size else inf
 
     def _patience(self, size_bytes: int) -> float:
         return time.monotonic() + self._shared.limits.patience_s(size_bytes)
 
-    # -- responses out ---------------------------------------------------------------------------
-
-    def _start_next(self) -> None:
-        if self._waiting is None or self._is_writing_paused:
-            return
-        head, octets = self._waiting
-        is_produce = head.api_key == Api.PRODUCE
-        if self._works and not (
-            is_produce
+    def _may_start(self, head: RequestHead) -> bool:
+        if self._is_writing_paused:
+            return False
+        return not self._works or (
+            head.api_key == Api.PRODUCE
             and all(each for _, _, each in self._works)
             and len(self._works) < self._shared.limits.max_pipelined
             and sum(size for _, size, _ in self._works) < OVERLAP_BYTES
             and sum(size for _, size, _ in self._works if not _counted(size)) < SMALL_BYTES
-        ):
-            return
-        self._waiting = None
+        )
+
+    def _start(self, head: RequestHead, octets: memoryview) -> None:
         answer = self._shared.requests.answer(
             head, octets, self.host, lambda: self.is_gone, self._sasl
         )
         task = asyncio.get_running_loop().create_task(answer)
-        self._works.append((task, len(octets), is_produce))
+        self._works.append((task, len(octets), head.api_key == Api.PRODUCE))
         task.add_done_callback(self._on_answered)
+
+    # -- responses out ---------------------------------------------------------------------------
 
     def _on_answered(self, answered: asyncio.Task[Pieces]) -> None:
         if self.is_gone:
@@ -345,19 +336,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_writing_paused:  # little is buffered in asyncio and the kernel
             self._shared.room.give_back(self._unsent_bytes)
             self._unsent_bytes = 0
-
-    def _go_on(self) -> None:
-        if self.is_gone:
-            return
-        self._start_next()
-        rest, self._rest = self._rest, b""
-        self._feed(memoryview(rest))
-
-    def _pace(self) -> None:
-        pause = self._waiting is not None or bool(self._wanted_bytes or self._rest)
-        if pause is not self._is_reading_paused and not self._transport.is_closing():
-            self._is_reading_paused = pause
-            (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
 
 def _new_request(size_bytes: int) -> memoryview:

@@ -46,16 +46,7 @@ class Loss(NamedTuple):
 
 
 class ConsumerRole:
-    """Follows the topics it is subscribed to.
-
-    Attributes:
-        topics: those it is subscribed to, in this order.
-        delivered: batches, with an error in the place of each record above the consumer's limit,
-            and one where another history has replaced delivered records; drained by the node.
-        losses: records that no node has; drained by the node.
-        skipped: the number of these that were skipped.
-        room: while False, the consumer neither delivers nor requests records.
-    """
+    """Follows the topics it is subscribed to."""
 
     def __init__(
         self,
@@ -66,10 +57,12 @@ class ConsumerRole:
         limit_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
         self.address = address
+        # Batches, with an error in the place of each record above the consumer's limit, and one
+        # where another history has replaced delivered records; drained by the node.
         self.delivered: list[Delivered] = []
-        self.losses: list[Loss] = []
-        self.skipped: dict[TopicPartition, int] = {}
-        self.room = True
+        self.losses: list[Loss] = []  # records that no node has; drained by the node
+        self.skipped: dict[TopicPartition, int] = {}  # the number of lost records skipped
+        self.room = True  # while False, it neither delivers nor requests records
         self.partitions: dict[TopicPartition, FollowedPartition] = {}
         self.scheduler = FetchScheduler(address)
         self.directory = StoreDirectory(address)
@@ -77,7 +70,7 @@ class ConsumerRole:
         self._limit_bytes = limit_bytes
         self._on_data_loss = on_data_loss
         self._start = start
-        self.topics: dict[str, None] = {}
+        self.topics: dict[str, None] = {}  # in the order of their subscription
         self._heads_asked_at: float | None = None
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:

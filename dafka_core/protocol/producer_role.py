@@ -114,22 +114,16 @@ class Takeover:
     It asks the stores for their histories, draws a life newer than all of them, and has the stores
     promise to acknowledge nothing more of older ones (``histories``).  Then it continues the newest
     history among their answers.
-
-    Attributes:
-        least_number: of its life, the time in seconds: consumers may remember lives that the stores
-            have forgotten.
-        history: the partition's, ending with the producer's epoch; empty while unknown.
-        too_few: the stores whose promises are missing; with ``ignore_missing`` it does without.
     """
 
     directory: StoreDirectory
     tp: TopicPartition
     life_id: int
     acks: int
-    least_number: int
-    ignore_missing: bool
-    history: History = ()
-    too_few: Missing | None = None
+    least_number: int  # the time in seconds: consumers may know lives that stores have forgotten
+    ignore_missing: bool  # continue without ``too_few``
+    history: History = ()  # the partition's, ending with this life's epoch; empty while unknown
+    too_few: Missing | None = None  # the stores whose promises are missing
 
     def __post_init__(self) -> None:
         self._now = self._due = 0.0

@@ -108,24 +108,17 @@ class GivenUp(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
-    """A node that is a store, or may be one.
-
-    Attributes:
-        since, due: the start of the wait for its greeting, and its end.
-        receives_ours: it has subscribed to our hello, so our messages reach it.
-        answers_queries: it is a store of ours.
-        locations: its bulk endpoints.
-    """
+    """A node that is a store, or may be one."""
 
     node: str
     state: NodeState = NodeState.UNKNOWN
-    since: float = 0.0
-    due: float = 0.0
+    since: float = 0.0  # the start of the wait for its greeting
+    due: float = 0.0  # the end of the wait
     endpoint: str = ""
     is_announced: bool = False
-    receives_ours: bool = False
-    answers_queries: bool = False
-    locations: tuple[str, ...] = ()
+    receives_ours: bool = False  # it has subscribed to our hello, so our messages reach it
+    answers_queries: bool = False  # it is a store of ours
+    locations: tuple[str, ...] = ()  # its bulk endpoints
 
     @property
     def has_greeted(self) -> bool:

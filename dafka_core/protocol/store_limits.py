@@ -35,17 +35,12 @@ _log = logging.getLogger("dafka.store")
 
 @dataclass(slots=True)
 class Usage:
-    """The contents of a store's log.
+    """The contents of a store's log."""
 
-    Attributes:
-        topics, owners: number of partitions with records, by topic and by owner.
-        size_bytes: size by owner.
-        seen: partitions that were new at the start of the scan and are in the log.
-    """
-
-    topics: Counter[str] = field(default_factory=Counter)
-    owners: Counter[str] = field(default_factory=Counter)
-    size_bytes: Counter[str] = field(default_factory=Counter)
+    topics: Counter[str] = field(default_factory=Counter)  # partitions with records, by topic
+    owners: Counter[str] = field(default_factory=Counter)  # the same, by owner
+    size_bytes: Counter[str] = field(default_factory=Counter)  # by owner
+    # Partitions that were new at the start of the scan and are in the log.
     seen: set[TopicPartition] = field(default_factory=set)
 
 
@@ -55,12 +50,6 @@ class StoreLimits:
     Args:
         most: the limits by the options' names; 0 or missing: unlimited.
         by_key: addresses begin with digits of keys; else each address is an owner.
-
-    Attributes:
-        counts_bytes: bytes are limited.
-        new: accepted partitions that may not be in the log yet; other threads may copy it.
-        over: owners that have reached their byte limit.
-        refused: the number of refusals by limit.
     """
 
     def __init__(
@@ -68,10 +57,11 @@ class StoreLimits:
     ) -> None:
         self._most = {name: most.get(name, 0) for name in LIMITS}
         self._digits = PREFIX_DIGITS if by_key else None
-        self.counts_bytes = self._most[KEY_BYTES] > 0
+        self.counts_bytes = self._most[KEY_BYTES] > 0  # bytes are limited
+        # Accepted partitions that may not be in the log yet; other threads may copy it.
         self.new: dict[TopicPartition, None] = {}
-        self.over: set[str] = set()
-        self.refused = Counter(dict.fromkeys(LIMITS, 0))
+        self.over: set[str] = set()  # owners that have reached their byte limit
+        self.refused = Counter(dict.fromkeys(LIMITS, 0))  # the number of refusals by limit
         # Stored and new partitions, by limit and by the name for which it counts them.
         self._counts = Counter[tuple[str, str]]()
         # Bytes by owner: found by the last scan, in the log's queue, and written since that scan

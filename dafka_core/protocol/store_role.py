@@ -71,15 +71,6 @@ class StoreRole:
         sync_interval_s: interval of asking other stores for their heads.
         limit_bytes: the largest record that can arrive.
         limits: those of its contents.
-
-    Attributes:
-        partitions: all partitions in the log, and new ones below the limits.
-        pending: the log's next entries.
-        pending_bytes: size of their values, and one for each record or other entry.
-        hosted: partitions that clients write here.
-        packing: requestors that support HEADS-REPLY; the others get a message for each head.
-        too_large_count: records rejected because they exceed the store's limit.
-        on_dropped: receives accepted records that never reach the log.
     """
 
     def __init__(
@@ -97,19 +88,22 @@ class StoreRole:
     ) -> None:
         self.address = address
         self.limits = limits or StoreLimits()
+        # All partitions in the log, and new ones below the limits.
         self.partitions: dict[TopicPartition, StorePartition] = {}
-        self.pending: list[LogEntry] = []
-        self.pending_bytes = 0
+        self.pending: list[LogEntry] = []  # the log's next entries
+        self.pending_bytes = 0  # size of their values, and one for each record or other entry
         self.requests = RequestQueue()
+        # Requestors that support HEADS-REPLY; the others get a message for each head.
         self.packing = RecentNames[None](MAX_PEERS)
-        self.too_large_count = 0
+        self.too_large_count = 0  # records rejected because they exceed the store's limit
         self._is_full = False  # the disk
+        # Receives accepted records that never reach the log.
         self.on_dropped: Callable[[list[RecordBatch]], object] = lambda batches: None
         self.scheduler = FetchScheduler(address)
         self.known = KnownStores(address, known, wall_us, self.write)
         self.histories = Histories(self.known, hosting_id, least_number, self.write)
         self._trimmed = TrimmedGaps(self.known)
-        self.hosted = HostedPartitions()
+        self.hosted = HostedPartitions()  # partitions that clients write here
         self._lives_of = lives_of
         self._limit_bytes = limit_bytes
         self._sync_interval_s = sync_interval_s
