@@ -68,7 +68,7 @@ class JobParser(argparse.ArgumentParser):
         given = {} if arguments.tower is None else {"tower": arguments.tower}
         arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
         topics = (getattr(arguments, "topic", None) or "").split(",")
-        if "to" in arguments and arguments.to in topics:
+        if "to" in arguments and arguments.to in map(str.strip, topics):
             self.error(f"--to {arguments.to}: the job would read its own output; use another topic")
         return arguments
 

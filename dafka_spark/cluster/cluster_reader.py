@@ -178,20 +178,20 @@ class KnownStoresReader(_FlightReader):
         return {each.store: each.locations for each in self._known}
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
-        """See ``Reader``."""
-        found = self.stores() if self._refresh() else []
-        return [KnownStore(each) for each in self._before if each not in found]
+        """See ``Reader``; stores without a tower report a dead one for ever, so each is asked."""
+        known = {*self._before, *self.stores()}
+        return [KnownStore(each) for each in sorted(known - self._refresh())]
 
     def _at(self) -> list[StoreLocation]:
         return self._known
 
-    def _refresh(self) -> bool:
-        """Ask the stores, which report each other; return False if none answers."""
+    def _refresh(self) -> set[str]:
+        """Ask the stores, which report each other; return the names of those that answer."""
         answers = self._known_stores(self._known)
         known = {each.store: each for stores in answers.values() for each in stores}
         if known:
             self._known = [known[store] for store in sorted(known)]
-        return bool(known)
+        return {itself.store for itself, *_ in answers.values()}
 
 
 ClusterReader = Reader | NamedStoresReader | KnownStoresReader

@@ -109,12 +109,15 @@ def test_queries_continue_in_new_processes(pair: Sink, new_process: NewProcess) 
         new_process()
         write(pair, number)
     assert held(pair, 1) == texts(0, 30)
+    gone = pair.cluster.stores[1]
     pair.cluster.kill_store(1)
     new_process()
     write(pair, 3)
     assert held(pair) == texts(0, 40)
     new_process()
     assert count(tower=pair.cluster.tower) == 40
+    with pytest.raises(ConfigError, match=f"1 store has answered; away: store {gone} "):
+        count(tower=pair.cluster.tower, minStores="2")
     # Without a store it fails.
     pair.cluster.kill_store(0)
     new_process()

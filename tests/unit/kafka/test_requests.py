@@ -176,6 +176,15 @@ def test_one_that_is_cut_short_anywhere_is_refused(version: int) -> None:
             schemas.decode_request(Api.PRODUCE, version, whole[:length], 4)
 
 
+@pytest.mark.parametrize("count", [-2, -(2**31)])
+def test_counts_below_null_are_zero(count: int) -> None:
+    no_topics = memoryview(struct.pack(">hii", 1, 1, count))
+    assert schemas.decode_request(Api.PRODUCE, 2, no_topics, 0).topic_data == []
+    no_partitions = memoryview(struct.pack(">hiih1si", 1, 1, 1, 1, b"t", count))
+    (topic,) = schemas.decode_request(Api.PRODUCE, 2, no_partitions, 0).topic_data
+    assert topic.partition_data == []
+
+
 @pytest.mark.parametrize("version", versions(Api.PRODUCE))
 def test_answers_are_as_the_library_has_them(version: int) -> None:
     answers = [
