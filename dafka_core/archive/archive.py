@@ -135,7 +135,9 @@ class ArchiveWriter:
             except HistoryChangedError as error:
                 # Files finished before may have records that were set aside since.
                 files = [each for each in files if each[1].partition != part.tp.partition]
-                added.failed[part.tp] = self.manifest.other_records(part.tp, error.wanted)
+                is_archived = error.wanted < part.start
+                other = self.manifest.other_records(part.tp, error.wanted)
+                added.failed[part.tp] = other if is_archived else error
             except DafkaError as error:
                 added.failed[part.tp] = error
         return files

@@ -561,7 +561,7 @@ class LogArchiver:
         return min(self._log.offset_for_time(info.tp, last_day_us) or 0, before)
 
     def _read(self, wanted: Wanted) -> Iterator[RecordBatch]:
-        """Read from the log's history, which must be the one archived before."""
+        """Read from the log's history, which must be the one archived before, and stay it."""
         history = self._log.lives(wanted.tp).history
         _check_history(wanted.tp, history, wanted.after, wanted.start)
         at, why = wanted.start, "they were given up meanwhile"
@@ -574,6 +574,7 @@ class LogArchiver:
             at = batch.end
         if at < wanted.end:
             raise DataLossError(*wanted.tp, at, None, why)
+        _check_history(wanted.tp, self._log.lives(wanted.tp).history, wanted.life, wanted.end)
 
 
 def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int) -> None:

@@ -14,7 +14,7 @@ from dafka_core.archive.layout import ArchiveError
 from dafka_core.errors import ClosedError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition, times_between
 from dafka_core.nodes import maintenance
 from dafka_core.nodes import maintenance as module
 from dafka_core.nodes.maintenance import LogArchiver
@@ -118,6 +118,28 @@ def test_a_partition_that_cannot_be_archived_keeps_no_other(
     assert caplog.text.count("it is not archived, and nothing of it is given up") == 1
     assert "from offset 40 on the archive may have records that the stores" in caplog.text
     assert len(archiver.failed) == 1
+
+
+def test_records_replaced_before_they_are_read_are_not_archived_as_the_former_ones(
+    log: Log, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES", 1)
+    old, times = Epoch.first(EpochId(5, 1, 1)), np.array([[50, BEGIN_US]], np.int64)
+    lost, won = (RecordBatch.of(A, 0, [each] * 50) for each in (b"lost", b"won"))
+    log.append([replace(lost, times=times, epoch=old)])
+    batches = Log.batches
+
+    def replaced(log: Log, *where: int) -> Iterator[RecordBatch]:
+        monkeypatch.setattr(Log, "batches", batches)
+        new = replace(won.between(40, 50), times=times_between(times, 40, 50))
+        log.write([SetAside(A, 40), replace(new, epoch=Epoch(9, 2, 1, 40, old.digest))])
+        return log.batches(A, 0, 50)
+
+    monkeypatch.setattr(Log, "batches", replaced)
+    archiver = LogArchiver(log, archive)
+    assert archiver.archive(A, 50) == 0
+    assert archiver.archive(A, 50) == 50
+    assert archiver.failed == {}
 
 
 def test_a_partition_that_has_begun_anew_is_not_taken_for_the_archived_one(
