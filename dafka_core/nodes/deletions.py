@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
+from dafka_core.errors import StoreError
 from dafka_core.model.epochs import MAX_END, MAX_LIFE
 from dafka_core.model.log_entries import Deletion, packed, parsed
 from dafka_core.model.names import DELETIONS_TOPIC, quoted
@@ -60,10 +61,10 @@ class Deletions:
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
-        """Delete records named by deletions of any store."""
+        """Delete records named by deletions of any store; raise StoreError if some are damaged."""
         with self._lock:
             number = self._log.changes.number
-            self._read_new()
+            failed = list(self._read_new())
             known = frozenset(tp.topic for tp in self._known)
             changed = self._log.changes.since(self._applied, known)
             self._due |= known if changed is None else {tp.topic for tp in changed}
@@ -71,16 +72,22 @@ class Deletions:
                 self._trim(topic)
             self._applied = number
             self._due.clear()
+        for error in failed:
+            raise error
 
-    def _read_new(self) -> None:
+    def _read_new(self) -> Iterator[StoreError]:
+        """Read new records of deletions; yield the error of each damaged partition of them."""
         for info in self._log.partitions(DELETIONS_TOPIC):
             start = self._read.get(info.tp, info.earliest)
             start = start if start <= info.end else info.earliest
-            for batch in self._log.batches(info.tp, start, info.end):
-                for offset, content in enumerate(batch.values, batch.offset):
-                    for each in _parsed(info.tp, offset, content):
-                        self._add(each)
-            self._read[info.tp] = info.end
+            try:
+                for batch in self._log.batches(info.tp, start, info.end):
+                    for offset, content in enumerate(batch.values, batch.offset):
+                        for each in _parsed(info.tp, offset, content):
+                            self._add(each)
+                self._read[info.tp] = info.end
+            except StoreError as error:
+                yield error
 
     def _add(self, deletion: Deletion) -> None:
         known = self._known.setdefault(deletion.tp, [])

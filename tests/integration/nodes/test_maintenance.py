@@ -18,7 +18,7 @@ from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.model.epochs import Epoch
-from dafka_core.model.log_entries import Stage
+from dafka_core.model.log_entries import Stage, packed
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes import maintenance
@@ -129,6 +129,23 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
         with retaining(opened, retention, deletions):
             wait_until(lambda: earliest(opened) == 70)
     assert "checksum" in caplog.text
+
+
+def test_damaged_deletions_of_a_store_do_not_stop_those_of_others(log: Log, tmp_path: Path) -> None:
+    put(log)
+    contents = list(packed(log.partitions("t"), log.now_us(), 65_536))
+    told = b"not what was written"
+    for name, values in (("C", [told]), ("D", contents)):
+        log.append([RecordBatch.of(TopicPartition(DELETIONS_TOPIC, name * 32), 0, values)])
+    log.close()
+    file = tmp_path / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(told, told.upper()))
+    with Log(tmp_path) as opened:
+        deletions = Deletions(opened, "S" * 32, cast("Any", None))
+        for _ in range(2):
+            with pytest.raises(StoreError, match="CC: the block at offset 0 cannot be read"):
+                deletions.apply()
+            assert earliest(opened) == 10
 
 
 A, B, C = (TopicPartition("flights", name * 32) for name in "ABC")
