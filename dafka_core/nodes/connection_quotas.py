@@ -225,7 +225,10 @@ class ConnectionQuotas:
                     self._remove(connection.descriptor)
                     continue
                 unread_bytes = received_bytes - connection.counted_bytes
-                if self._is_above(now, connection, unread_bytes):
+                is_above = False
+                with contextlib.suppress(OSError):  # no free file descriptor: the next check sees
+                    is_above = self._is_above(now, connection, unread_bytes)
+                if is_above:
                     why = f"has sent {unread_bytes} bytes without a complete message"
                     self._end(connection, f"{why}: its quota is {connection.limit_bytes}")
                 elif connection.noted:
@@ -275,8 +278,8 @@ class _Checker:
         with self._lock:
             self._quotas.add(quotas)
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="dafka-connections", daemon=True).start()
+                self._is_running = True
 
     def remove(self, quotas: ConnectionQuotas) -> None:
         with self._lock:

@@ -43,6 +43,8 @@ _Item = RecordBatch | RecordTooLargeError | DataLossError
 
 TURN_RECORDS: Final = 1_000  # records after which an event loop runs other tasks: some milliseconds
 
+_LOCK_S: Final = 0.1  # interval at which the loop, waiting for the queue's lock, checks its end
+
 _log = logging.getLogger("dafka.consumer")
 
 
@@ -58,11 +60,13 @@ class RecordQueue:
         self._on_taken = on_taken
         self._opens = opens  # envelopes
         self._lock = threading.Lock()
+        self._is_closing = False
         self._items: deque[_Item] = deque()
         self._losses: set[TopicPartition] = set()  # partitions whose loss is queued
         self.added = (0, 0)  # number of records ever queued, and the bytes of their values
         self._left = (0, 0)
         self._open: RecordBatch | None = None
+        self._is_open_queued = False  # until the open batch is removed from the queue
         # The remaining values of the open batch.  The records are made over this very iterator: a
         # value taken from one is gone for the other, and its length hint is exact.
         self._open_rest: Iterator[bytes | None] = iter(())
@@ -97,12 +101,16 @@ class RecordQueue:
         """Return the queue's iterator of the open or next batch: it keeps what is not taken."""
         with self._lock:
             if not length_hint(self._open_rest):
-                batch = self._pop()
+                batch = self._first()
                 if batch is None:
                     return None
+                # A signal may interrupt each call: the batch stays queued until all is assigned.
                 values, keys, headers = opened_lists(batch.values, opens=self._opens)
-                self._open, self._open_rest = batch, iter(values)
-                self._open_records = records(batch, self._open_rest, keys, headers)
+                rest = iter(values)
+                found = records(batch, rest, keys, headers)
+                self._open, self._open_rest, self._open_records = batch, rest, found
+                self._is_open_queued = True
+                self._remove_open()
             return self._open_records
 
     def next_batch(self) -> RecordBatch | None:
@@ -112,11 +120,15 @@ class RecordQueue:
             left = len(list(self._open_rest))
             if left and self._open is not None:
                 return self._open.between(self._open.end - left, self._open.end)
-            return self._pop()
+            batch = self._first()
+            if batch is not None:
+                self._remove(batch)
+            return batch
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next record's offset of each partition with records here."""
         with self._lock:
+            self._remove_open()
             queued = [each for each in self._items.copy() if not isinstance(each, DataLossError)]
             found = {_tp(each): each.offset for each in reversed(queued)}
             left = length_hint(self._open_rest)
@@ -125,8 +137,12 @@ class RecordQueue:
         return found
 
     def drop(self, unwanted: Callable[[TopicPartition], bool]) -> None:
-        """Drop the records of partitions."""
-        with self._lock:
+        """Drop the records of partitions, unless ``close`` waits for this thread."""
+        while not self._lock.acquire(timeout=_LOCK_S):
+            if self._is_closing:
+                return
+        try:
+            self._remove_open()
             if self._open is not None and unwanted(self._open.tp):
                 deque(self._open_rest, maxlen=0)
             for _ in range(len(self._items)):
@@ -136,6 +152,12 @@ class RecordQueue:
                     self._losses.discard(_tp(item))
                 else:
                     self._items.append(item)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Let the loop end: a signal's handler may wait for it in a thread that holds the lock."""
+        self._is_closing = True
 
     def clear(self) -> None:
         """Drop all.  Takes no lock: a signal's handler may call it in a thread that holds it."""
@@ -143,18 +165,32 @@ class RecordQueue:
         self._losses.clear()
         deque(self._open_rest, maxlen=0)  # takes the rest
 
-    def _pop(self) -> RecordBatch | None:
+    def _first(self) -> RecordBatch | None:
+        """Return the first batch, which stays queued; raise an error in its place."""
+        self._remove_open()
         try:
-            item = self._items.popleft()
+            item = self._items[0]
         except IndexError:
             return None
-        self._left = _plus(self._left, item)
-        self._on_taken()
+        if isinstance(item, RecordBatch):
+            return item
         if isinstance(item, DataLossError):
             self._losses.discard(_tp(item))
-        if not isinstance(item, RecordBatch):
-            raise item
-        return item
+        self._remove(item)
+        raise item
+
+    def _remove(self, first: _Item) -> None:
+        # Before the removal: if a signal interrupts in between, there is more room, not less.
+        self._left = _plus(self._left, first)
+        with contextlib.suppress(IndexError):  # cleared meanwhile
+            self._items.popleft()
+        self._on_taken()
+
+    def _remove_open(self) -> None:
+        """Remove the open batch from the queue, unless that is done."""
+        if self._is_open_queued and self._items and self._items[0] is self._open:
+            self._remove(self._open)
+        self._is_open_queued = False
 
 
 def _tp(item: _Item) -> TopicPartition:
@@ -326,6 +362,7 @@ class Consumer(Node):
     def close(self) -> None:
         """Close the consumer, dropping queued records: the stores have them.  Idempotent."""
         self.is_open = False
+        self.queue.close()
         self.mesh.close()
         self.queue.clear()
 

@@ -419,13 +419,17 @@ def _contents_of_columns(values: Any, keys: Any, headers: Any, envelope: str) ->
     # A caller with arrays has loaded Arrow already.
     import pyarrow as pa  # noqa: PLC0415
 
-    from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns  # noqa: PLC0415
+    from dafka_core.model.envelope_columns import close_columns  # noqa: PLC0415
 
     if headers is not None:
-        if not isinstance(headers, pa.ListArray) or headers.type.value_type.num_fields != 2:
+        is_list = isinstance(headers, pa.ListArray) and pa.types.is_list(headers.type)
+        if not is_list or headers.type.value_type.num_fields != 2:
             kind = "lists of structs of two, a string and a binary"
             raise TypeError(f"headers beside an array must be {kind}")
-        headers = headers.cast(HEADERS_TYPE)
+        # Arrow casts fields by their names, and these may have any.
+        name, value = map(headers.type.value_type.field, range(2))
+        pair = pa.struct([(name.name, pa.utf8()), (value.name, pa.binary())])
+        headers = headers.cast(pa.list_(pair))
     _check_counts(values, keys, headers)
     return Values.from_arrow(close_columns(values, keys, headers))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -213,6 +215,41 @@ def test_tiny_frames_are_known_by_the_memory_they_take(
         again.send(OBSERVED_BYTES + 1)
         again.check(2)
         assert again.is_ended()
+
+
+def test_checks_continue_after_one_without_a_free_file(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without_files:
+
+        def fail() -> int:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        without_files.setattr(module, "_peak_bytes", fail)
+        sender.follow(OBSERVED_BYTES)
+        sender.send(2 * OBSERVED_BYTES)
+        sender.check(3)
+        assert not sender.is_ended()
+    sender.check(3)
+    assert sender.is_ended()
+
+
+def test_checks_begin_with_the_next_node_after_no_thread_could_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    checker, quotas = module._Checker(), ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
+    checked = threading.Event()
+    monkeypatch.setattr(quotas, "check", lambda now: checked.set())
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            checker.add(quotas)
+    checker.add(quotas)
+    assert checked.wait(PATIENCE_S)
+    checker.remove(quotas)
 
 
 COUNT = 5_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from dafka_core import (
     BackPressureError,
+    ClosedError,
     Consumer,
     NodeFailedError,
     NoStoreError,
@@ -23,6 +25,9 @@ from dafka_core import (
     Reader,
     Tower,
 )
+from dafka_core.model.envelope import closed
+from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.nodes.consumer import RecordQueue
 from dafka_core.nodes.threads import InterruptibleCondition, NodeThread
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.testing import wait_until
@@ -120,6 +125,36 @@ def test_poll(lone_tower: Tower) -> None:
         survives(lambda: consumer.poll(BRIEFLY_S))
         survives(lambda: consumer.subscribe("t"))
         assert consumer.subscription == ["t"]
+
+
+@pytest.mark.parametrize("content", [b"bare", closed(b"value", b"key")])
+def test_interrupted_opening_of_a_batch_loses_no_record(content: bytes) -> None:
+    tp, moment, was_interrupted = TopicPartition("t", "P"), 0, True
+    while was_interrupted:
+        queue = RecordQueue(lambda: None)
+        queue.add([RecordBatch.of(tp, offset, [content] * 3) for offset in (0, 3)])
+        was_interrupted = interrupted_at(moment, queue.next_records)
+        found = [each.offset for _ in range(6) if (each := queue.next_record()) is not None]
+        assert (found, queue.next_record()) == ([*range(6)], None), moment
+        assert max(queue.size) <= 0  # no room is lost
+        moment += 1
+    assert moment >= MOMENTS_AT_LEAST
+
+
+def test_a_handler_closes_a_consumer_whose_queue_is_in_use(
+    lone_tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop drops records for another thread, and needs the lock of the interrupted one."""
+    consumer = Consumer(tower=lone_tower.tower)
+    begun = threading.Event()
+    monkeypatch.setattr(consumer.role, "seek", lambda tp, offset: begun.set())
+    with ThreadPoolExecutor(2) as threads:
+        with consumer.queue._lock:
+            seeking = threads.submit(consumer.seek, TopicPartition("t", "P"), 0)
+            assert begun.wait(PATIENCE_S)
+            threads.submit(consumer.close).result(PATIENCE_S)
+        with contextlib.suppress(ClosedError):
+            seeking.result(PATIENCE_S)
 
 
 def test_asking_stores(lone_tower: Tower) -> None:

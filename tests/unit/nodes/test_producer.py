@@ -113,3 +113,18 @@ def test_create_times() -> None:
 def test_create_times_without_a_time_zone_are_errors(timestamp: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^argument 'timestamp' = .*: .*{says}"):
         time_of(timestamp)
+
+
+@pytest.mark.parametrize("names", [("name", "value"), ("key", "content"), ("value", "key")])
+def test_the_fields_of_headers_in_an_array_may_have_any_names(names: tuple[str, str]) -> None:
+    pair = pa.struct([(names[0], pa.large_utf8()), (names[1], pa.large_binary())])
+    rows = [[("a", b"1"), ("b", None)], None]
+    headers = pa.array(rows, pa.list_(pair))
+    found = contents_of(pa.array([b"v", b"w"]), None, headers, "auto")
+    assert found == contents_of([b"v", b"w"], None, rows, "auto")
+
+
+def test_a_map_is_no_list_of_headers() -> None:
+    headers = pa.array([[("a", b"1")]], pa.map_(pa.utf8(), pa.binary()))
+    with pytest.raises(TypeError, match="headers beside an array must be lists of structs of two"):
+        contents_of(pa.array([b"v"]), None, headers, "auto")
