@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 from collections.abc import Sequence
@@ -52,14 +53,18 @@ class StoreLocation(JsonMessage, frozen=True):
 
     @classmethod
     def begin(cls, store: str, locations: Sequence[str], directory: Path) -> Self:
-        """Return the location of a store that starts in ``directory`` on this machine now."""
+        """Return the location of a store that starts in ``directory`` on this machine now.
+
+        On a full disk the file has another session: processes of this machine read over Flight.
+        """
         directory = directory.resolve()
         session = secrets.token_hex(16)
         try:
             mode = mode_within(directory) & OTHERS_READ
             replace_file(directory / SESSION_FILE, f"{session}\n".encode(), mode)
         except OSError as error:
-            raise StoreError(directory, f"file {SESSION_FILE}: {error}") from error
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreError(directory, f"file {SESSION_FILE}: {error}") from error
         return cls(store, tuple(locations), str(directory), this_machine(), session)
 
     def found_at(self, locations: Sequence[str]) -> Self:
