@@ -346,6 +346,11 @@ def pack(values: Values, times: Longs, newest_us: int) -> memoryview:
     return _assembled([part], newest_us, None)
 
 
+def unreadable(count: int, newest_us: int) -> bytes:
+    """Return a block without content, which is found damaged, in the place of lost records."""
+    return HEADER.pack(MAGIC, VERSION, PLAIN, 0, count, 1, newest_us)
+
+
 def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:
     """Merge blocks, in ``into`` if it has room; raise ValueError for none, or above the limits."""
     if not blocks:
