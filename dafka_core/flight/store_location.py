@@ -33,23 +33,15 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StoreLocation(JsonMessage, frozen=True):
-    """The location of one store's bulk service.
-
-    Attributes:
-        store: the store's address (UUID); empty if unknown.
-        locations: Flight URIs, the fastest first.
-        directory: its log's directory on ``machine``; empty if unknown.
-        machine: ``this_machine()`` there.
-        session: random at each start of the store, and in file ``session`` of the directory.
-    """
+    """The location of one store's bulk service."""
 
     what: ClassVar[str] = "location"
 
-    store: str
-    locations: tuple[str, ...]
-    directory: str = ""
-    machine: str = ""
-    session: str = ""
+    store: str  # the store's address (UUID); empty if unknown
+    locations: tuple[str, ...]  # Flight URIs, the fastest first
+    directory: str = ""  # its log's directory on ``machine``; empty if unknown
+    machine: str = ""  # ``this_machine()`` there
+    session: str = ""  # random at each start of the store, and in the directory's file ``session``
 
     @classmethod
     def begin(cls, store: str, locations: Sequence[str], directory: Path) -> Self:
