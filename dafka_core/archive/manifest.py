@@ -55,27 +55,17 @@ _END: Final = attrgetter("end")
 
 
 class ArchivedFile(msgspec.Struct, frozen=True):
-    """One file: a partition's records from ``start`` to ``end`` (exclusive).
-
-    Attributes:
-        day: in UTC, that of the greatest time of these and earlier records; None for records
-            without a time.
-        size_bytes: of the file.
-        least_us, greatest_us: the records' least and greatest time, in microseconds since 1970
-            UTC. None if one of them, or all of them, have none.
-        life: the partition's newest known producer when it was written.
-        staged: its place before it was published.
-    """
+    """One file: a partition's records from ``start`` to ``end`` (exclusive)."""
 
     partition: Name
     start: Natural
     end: Natural
-    day: Day | None
-    size_bytes: Natural
-    least_us: int | None
-    greatest_us: int | None
-    staged: StagedId
-    life: EpochId = NO_LIFE
+    day: Day | None  # UTC, of the greatest time of these and earlier records; None without times
+    size_bytes: Natural  # of the file
+    least_us: int | None  # the least time, in microseconds since 1970 UTC; None if one has none
+    greatest_us: int | None  # the greatest time; None if all have none
+    staged: StagedId  # its place before it was published
+    life: EpochId = NO_LIFE  # the partition's newest known producer when it was written
 
     @property
     def name(self) -> str:

@@ -39,18 +39,12 @@ _REPEATING: Final = ["key", "partition", "timestamp", "headers.list.element.key"
 
 
 class RecordFile:
-    """A new file of consecutive records at ``path``; a context that leaves an unfinished one.
-
-    Attributes:
-        start, end: the offsets of its records, ``end`` exclusive.
-        least_us, greatest_us: as ``least_and_greatest_us``.
-        values_bytes: the size of their values.
-    """
+    """A new file of consecutive records at ``path``; a context that leaves an unfinished one."""
 
     def __init__(self, directory: Path, path: Path) -> None:
-        self.start = self.end = -1
-        self.least_us, self.greatest_us = ANY_US, UNKNOWN_US
-        self.values_bytes = 0
+        self.start = self.end = -1  # the offsets of its records, ``end`` exclusive
+        self.least_us, self.greatest_us = ANY_US, UNKNOWN_US  # as ``least_and_greatest_us``
+        self.values_bytes = 0  # the size of their values
         self._directory = directory
         self._path = path
         with translated(directory), contextlib.ExitStack() as opened:

@@ -26,6 +26,7 @@ from dafka_core.errors import (
     FencedError,
     InvalidRequestError,
     OffsetConflictError,
+    StoreError,
 )
 from dafka_core.flight import grpc_workarounds, limits, server_actions, server_get
 from dafka_core.flight.columns import TYPES, VALUE, schema_of
@@ -495,8 +496,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         caller: Caller,
     ) -> flight.FlightInfo:
         """Return the size and times of partitions, with tickets for their records."""
-        log, locations = self._served.log, self._served.locations_for(caller.peer)
-        found = [facts for tp in partitions if (facts := log.statistics(tp)) is not None]
+        locations = self._served.locations_for(caller.peer)
+        found = [facts for tp in partitions if (facts := self._statistics(tp)) is not None]
         endpoints = []
         for each in found:
             wanted = RecordRange(*each.tp, each.earliest, each.end)
@@ -514,6 +515,18 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
             ordered=len(found) == 1,
             app_metadata=pack(whole) if request.partition is None else found[0].packed(),
         )
+
+    def _statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
+        """Return the size and times of a partition; of a damaged one only its offsets."""
+        log = self._served.log
+        try:
+            return log.statistics(tp)
+        except StoreError:  # noted for healing, which logs it
+            held = log.info(tp)
+            if held is None:
+                return None
+            count = held.end - held.earliest
+            return PartitionStatistics(*tp, held.earliest, held.end, count, 0, None, None)
 
     @contextlib.contextmanager
     def _serving(self, context: Any) -> Iterator[Caller]:

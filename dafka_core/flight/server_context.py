@@ -228,18 +228,7 @@ class RetentionControl(Protocol):
 
 
 class ServerContext:
-    """The store behind the service, and the service's limits.
-
-    Attributes:
-        log: for reading.
-        backend: for writing.
-        location: the store's; complete when the service has ``started``.
-        gets, puts, waits, watches, commits, backups: limiters of each kind.
-        peers: returns the nodes discovered by the store.
-        keys: the store's and its clients'; None: all clients may do everything.
-        watch: ends idle streams.
-        closing: set when the service ends.
-    """
+    """The store behind the service, and the service's limits."""
 
     def __init__(
         self,
@@ -251,25 +240,25 @@ class ServerContext:
         *,
         keys: ServerKeys | None = None,
     ) -> None:
-        self.log = log
-        self.backend = backend
-        self.location = StoreLocation(store, ())
+        self.log = log  # for reading
+        self.backend = backend  # for writing
+        self.location = StoreLocation(store, ())  # complete when the service has ``started``
         self.gets = StreamLimiter("gets", limits.MAX_GETS, self.check_open)
         self.puts = StreamLimiter("puts", limits.MAX_PUTS, self.check_open)
         self.waits = StreamLimiter("waits", limits.MAX_WAITS, self.check_open)
         self.watches = StreamLimiter("watches", limits.MAX_WATCHES, self.check_open)
         self.commits = StreamLimiter("commits", limits.MAX_COMMITS, self.check_open)
         self.backups = StreamLimiter("backups", limits.MAX_BACKUPS, self.check_open)
-        self.watch = StreamWatch()
+        self.watch = StreamWatch()  # ends idle streams
         self._other_stores = other_stores
         self.retention: RetentionControl | None = None
         """The store's retention; set before it serves."""
         self.delete_topic: Callable[[str], tuple[int, int]] | None = None
         """Deletes a topic; returns its partitions and records here.  Set before it serves."""
-        self.peers = peers
-        self.keys = keys
+        self.peers = peers  # returns the nodes discovered by the store
+        self.keys = keys  # the store's and its clients'; None: all clients may do everything
         self.started = threading.Event()
-        self.closing = threading.Event()
+        self.closing = threading.Event()  # set when the service ends
 
     def check_open(self) -> None:
         """Raise UnavailableError when the service ends."""

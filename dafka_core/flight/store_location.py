@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 from collections.abc import Sequence
@@ -32,34 +33,30 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class StoreLocation(JsonMessage, frozen=True):
-    """The location of one store's bulk service.
-
-    Attributes:
-        store: the store's address (UUID); empty if unknown.
-        locations: Flight URIs, the fastest first.
-        directory: its log's directory on ``machine``; empty if unknown.
-        machine: ``this_machine()`` there.
-        session: random at each start of the store, and in file ``session`` of the directory.
-    """
+    """The location of one store's bulk service."""
 
     what: ClassVar[str] = "location"
 
-    store: str
-    locations: tuple[str, ...]
-    directory: str = ""
-    machine: str = ""
-    session: str = ""
+    store: str  # the store's address (UUID); empty if unknown
+    locations: tuple[str, ...]  # Flight URIs, the fastest first
+    directory: str = ""  # its log's directory on ``machine``; empty if unknown
+    machine: str = ""  # ``this_machine()`` there
+    session: str = ""  # random at each start of the store, and in the directory's file ``session``
 
     @classmethod
     def begin(cls, store: str, locations: Sequence[str], directory: Path) -> Self:
-        """Return the location of a store that starts in ``directory`` on this machine now."""
+        """Return the location of a store that starts in ``directory`` on this machine now.
+
+        On a full disk the file has another session: processes of this machine read over Flight.
+        """
         directory = directory.resolve()
         session = secrets.token_hex(16)
         try:
             mode = mode_within(directory) & OTHERS_READ
             replace_file(directory / SESSION_FILE, f"{session}\n".encode(), mode)
         except OSError as error:
-            raise StoreError(directory, f"file {SESSION_FILE}: {error}") from error
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreError(directory, f"file {SESSION_FILE}: {error}") from error
         return cls(store, tuple(locations), str(directory), this_machine(), session)
 
     def found_at(self, locations: Sequence[str]) -> Self:

@@ -94,7 +94,8 @@ class Store(Node):
             max_ahead_us = int(config.max_timestamp_ahead_s * 1_000_000)
             log = self.log = undo.enter_context(Log(directory, max_ahead_us=max_ahead_us))
             if not log.clock.doubt():
-                log.discard_stale(config.staged_hours * 3600)
+                with contextlib.suppress(DiskFullError):  # it serves its records nevertheless
+                    log.discard_stale(config.staged_hours * 3600)
             self.address = kept_address(log.directory, config)
             limits = StoreLimits(config.store_limits, by_key=bool(config.secret_key_file))
             self.role = role = StoreRole(

@@ -166,8 +166,10 @@ class TrimmedGaps:
         self, now: float, partition: StorePartition, reply: HistoryReply
     ) -> RestartPartition | None:
         """Return the entry that restarts the partition where the others begin; None to wait."""
-        here = self._known.here
-        starts = {name: at for name, at in self._earliest.get(reply.tp, {}).items() if name in here}
+        noted, here = self._earliest.get(reply.tp, {}), self._known.here
+        if reply.end < noted.get(reply.store, 0):
+            del noted[reply.store]  # it has set these records aside since
+        starts = {name: at for name, at in noted.items() if name in here}
         start = min(starts.values(), default=-1)
         if (
             starts.get(reply.store) != start

@@ -161,18 +161,7 @@ def _times(view: memoryview, head: Header) -> Longs:
 
 
 class Block:
-    """A block over the buffer it was parsed from; nothing is copied unless it is compressed.
-
-    Attributes:
-        count: the number of records.
-        data: the concatenated values.
-        offsets: the position in ``data`` where each value begins, and the end.
-        times: pairs (record count, microseconds since the epoch UTC), of shape (n, 2).
-        newest_us: the greatest timestamp of these and all earlier records of the partition.
-        codec: the number of its codec on disk; 0 if uncompressed.
-        size_bytes: its uncompressed size.
-        head: its first bytes on disk, which are unique in the log.
-    """
+    """A block over the buffer it was parsed from; nothing is copied unless it is compressed."""
 
     __slots__ = ("codec", "count", "data", "head", "newest_us", "offsets", "size_bytes", "times")
 
@@ -184,17 +173,19 @@ class Block:
         if head.codec and len(body) >= OPENS_TO.size:
             (size_bytes,) = OPENS_TO.unpack_from(body)
             body = decompress(head.codec, body[OPENS_TO.size :], size_bytes)
-        self.count = head.records
+        self.count = head.records  # the number of records
         data_at = aligned((self.count + 1) * OFFSET.itemsize)
         if self.count == 0 or data_at > len(body):
             raise ValueError(f"{len(view)} bytes cannot hold {self.count} records")
-        self.codec = head.codec
+        self.codec = head.codec  # the number of its codec on disk; 0 if uncompressed
+        # The greatest timestamp of these and all earlier records of the partition.
         self.newest_us = head.newest_us
-        self.head = bytes(view[: HEADER.size])
-        self.times = _times(view, head)
+        self.head = bytes(view[: HEADER.size])  # its first bytes on disk, unique in the log
+        self.times = _times(view, head)  # as in ``RecordBatch``
+        # The position in ``data`` where each value begins, and the end.
         self.offsets: npt.NDArray[np.int32] = np.frombuffer(body, OFFSET, self.count + 1)
-        self.data = body[data_at:]
-        self.size_bytes = head.body_at + len(body)
+        self.data = body[data_at:]  # the concatenated values
+        self.size_bytes = head.body_at + len(body)  # uncompressed
         offsets = self.offsets
         # With one record, the comparison below suffices.
         ascending = self.count == 1 or bool((offsets[1:] >= offsets[:-1]).all())
@@ -344,6 +335,11 @@ def pack(values: Values, times: Longs, newest_us: int) -> memoryview:
     ends, data = values.columns()
     part = _Part(times, ends, data[int(ends[0]) : int(ends[-1])])
     return _assembled([part], newest_us, None)
+
+
+def unreadable(count: int, newest_us: int) -> bytes:
+    """Return a block without content, which is found damaged, in the place of lost records."""
+    return HEADER.pack(MAGIC, VERSION, PLAIN, 0, count, 1, newest_us)
 
 
 def merge(blocks: Sequence[Block], into: bytearray | None = None) -> memoryview:

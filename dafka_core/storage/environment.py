@@ -58,21 +58,14 @@ class Environment(ProcessBound):
     """One directory.  Any number of threads may read; LMDB serialises writers.
 
     Its methods raise ClosedError after ``close``, and StoreError when LMDB or the disk fails.
-
-    Attributes:
-        changes: partitions changed since opening.
-        syncs: durations of syncs.
-        damaged: the partitions in which a read has found damage.
-        positions: those of values in its file.
-        asides: number of times when a record at an offset may have been replaced.
-        compressed: by partition, the offset up to which blocks were compressed since opening.
     """
 
     def __init__(self, directory: Path, *, map_size_bytes: int) -> None:
         self.directory = directory
-        self.changes = HeadChanges()
+        self.changes = HeadChanges()  # partitions changed since opening
         self.syncs = Durations()
-        self.asides = 0
+        self.asides = 0  # number of times when a record at an offset may have been replaced
+        # By partition, the offset up to which blocks were compressed since opening.
         self.compressed: dict[TopicPartition, int] = {}
         self._changed = threading.Condition()
         self._uses = 0
@@ -91,8 +84,8 @@ class Environment(ProcessBound):
             with translated(directory):
                 self._files = files_at(self._path)
             self._closing = opening.pop_all()
-        self.positions = FilePositions(directory / DATA_FILE)
-        self.damaged = opened.damaged
+        self.positions = FilePositions(directory / DATA_FILE)  # those of values in its file
+        self.damaged = opened.damaged  # the partitions in which a read has found damage
         self._opened: Opened | None = opened
 
     @contextlib.contextmanager

@@ -36,14 +36,11 @@ class Linker:
 
     For one thread, which calls ``step`` repeatedly.  Links of records that were read before records
     were set aside are not written afterwards.
-
-    Attributes:
-        made: number of links created or replaced.
-        wrong: partitions with changed records; they get no more links while they have such records.
     """
 
     def __init__(self, env: Environment) -> None:
-        self.made = 0
+        self.made = 0  # number of links created or replaced
+        # Partitions with changed records; they get no more links while they have such records.
         self.wrong = set[TopicPartition]()
         self._env = env
         self._changes_seen = -1  # unknown: it scans all partitions first

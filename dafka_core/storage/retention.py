@@ -140,6 +140,7 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
                 found = snapshot.blocks(tp)
                 if found is None:
                     self.pop(tp, None)
+                    self._compressed.pop(tp, None)
                     return
                 wanted = list(pairwise(found.bounds))
                 for number, bounds in enumerate(wanted):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from dafka_core.model.records import RecordBatch
-from dafka_core.storage.block import pack
+from dafka_core.storage.block import Block, header_of, pack, unreadable
 from dafka_core.storage.rows import NEVER_US, PartitionRow, partition_key, tp_of_key
 from dafka_core.storage.tables import Tables
 from dafka_core.storage.transaction import CheckedTable
@@ -60,12 +61,7 @@ class AsideArea:
             row = row._replace(id=tables.new_id())
         else:
             aside_id = tables.new_id()
-            for batch in self._blocks(row, offset):
-                tables.delete_blocks(row.id, [batch.offset])
-                if batch.offset < offset:
-                    self._put(row.id, batch.between(batch.offset, offset), row.newest_us)
-                part = batch.between(max(batch.offset, offset), batch.end)
-                self._put(aside_id, part, row.newest_us)
+            self._move(row, offset, aside_id)
             # From `start` on, also below what is trimmed: the next records may have these offsets.
             tables.links.cut(row.id, start)
             tables.area.cut(row.id, start)
@@ -102,8 +98,10 @@ class AsideArea:
             return None
         row = _parsed(name, content)
         offset = max(offset, row.earliest)
-        found = next(self._blocks(row, offset), None)
-        return found and found.between(offset, found.end)
+        if offset >= row.end:
+            return None
+        found = self._tables.batch_of(row.tp, self._tables.blocks_of(row, offset)[0])
+        return found.between(offset, found.end)
 
     def discard(self, aside_id: int) -> bool:
         """Delete the records set aside under an id; return False if it is unknown."""
@@ -113,14 +111,37 @@ class AsideArea:
         self._tables.area.cut(aside_id, 0)
         return True
 
-    def _blocks(self, row: PartitionRow, offset: int) -> Iterator[RecordBatch]:
-        while offset < row.end:
-            # LMDB: results are valid until the transaction's next write, which may follow when a
-            # batch is yielded.  So all are copied first.
-            found = self._tables.blocks_of(row, offset)
-            batches = [self._tables.batch_of(row.tp, each) for each in found]
-            yield from batches
-            offset = batches[-1].end
+    def _move(self, row: PartitionRow, start: int, aside_id: int) -> None:
+        """Move blocks as they are, damaged or not, and cut the one with records on both sides.
+
+        LMDB: results are valid until the transaction's next write, so each is copied first.
+        """
+        tables = self._tables
+        for first in list(tables.firsts(row.id, start)):
+            packed = bytes(tables.packed_block(row.id, first) or b"")
+            tables.delete_blocks(row.id, [first])
+            tables.put_block(aside_id, first, packed)
+        left = [(each.first, bytes(each.packed)) for each in tables.area.readable(row.id)]
+        if (last := tables.last_block(row.id, start)) is not None:
+            left.append((last.first, bytes(last.packed)))
+        for first, packed in left:
+            with suppress(ValueError):  # of a damaged header: it stays, and readers report it
+                if first >= start:
+                    tables.put_block(aside_id, first, packed)
+                elif first + header_of(packed).records > start:
+                    self._cut(row, start, aside_id, first, packed)
+
+    def _cut(self, row: PartitionRow, start: int, aside_id: int, first: int, packed: bytes) -> None:
+        try:
+            block = Block.parse(packed)
+        except ValueError:
+            self._tables.put_block(aside_id, first, packed)
+            # In the place of the others: neighbours stay readable, and other stores may have them.
+            self._tables.put_block(row.id, first, unreadable(start - first, row.newest_us))
+            return
+        batch = RecordBatch(row.tp, first, block.values, times=block.times)
+        self._put(row.id, batch.between(first, start), row.newest_us)
+        self._put(aside_id, batch.between(start, batch.end), row.newest_us)
 
     def _put(self, partition_id: int, batch: RecordBatch, newest_us: int) -> None:
         assert batch.times is not None  # a block has its records' times

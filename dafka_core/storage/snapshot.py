@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.errors import FencedError
+from dafka_core.errors import FencedError, StoreError
 from dafka_core.model.epochs import History
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.log_entries import attempt_octets
@@ -85,9 +85,13 @@ class PartitionBlocks(Sequence[HeldBlock]):
         self.info = row.info  # the available offsets of the partition
         table = list(takewhile(lambda first: first < row.end, tables.firsts(row.id, 0)))
         self._grouped: dict[int, memoryview] = {}
+        self._may_lack = False  # blocks of a damaged group, perhaps of other partitions
         if row.earliest < row.end:
-            with tables.naming(row.tp, row.earliest):
-                grouped = tables.area.of_partition(row.id)
+            try:
+                with tables.naming(row.tp, row.earliest):
+                    grouped = tables.area.of_partition(row.id)
+            except StoreError:
+                grouped, self._may_lack = tables.area.readable(row.id), True
             held = (each for each in grouped if each.end > row.earliest)
             self._grouped = {each.first: memoryview(each.packed) for each in held}
         self.bounds = [*sorted({*table, *self._grouped}), row.end]
@@ -106,8 +110,11 @@ class PartitionBlocks(Sequence[HeldBlock]):
         if packed is None:
             raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
         found = FoundBlock(self._row.id, first, packed)
-        newest_us = self._tables.header_of(self._row.tp, found).newest_us
-        return HeldBlock(first, end, len(packed), newest_us)
+        head = self._tables.header_of(self._row.tp, found)
+        if self._may_lack and first + head.records != end:
+            why = "it is not among the blocks, and a group of small batches is damaged"
+            raise self._tables.damaged_block(self._row.tp, first + head.records, why)
+        return HeldBlock(first, end, len(packed), head.newest_us)
 
 
 class Snapshot(Tables):

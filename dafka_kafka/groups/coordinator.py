@@ -347,7 +347,7 @@ class Coordinator:
         """Delete a group and its commits; raises as ``OffsetLog.write``."""
         counter = self.offsets.next_counter()
         await self.log.write([GroupRecord(group.group_id, counter, deleted=True)])
-        self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+        self._end_unused(group)
 
     async def forget_topic(self, topic: str) -> None:
         """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
@@ -404,8 +404,7 @@ class Coordinator:
         await self.log.write([GroupRecord(each.group_id, counter, deleted=True) for each in unused])
         _log.info("deleted %d groups that have not been used for long", len(unused))
         for group in unused:
-            if group.is_unused:
-                self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
+            self._end_unused(group)
 
     def _unused(self) -> list[Group]:
         """Return this gateway's groups without members whose retention is over."""
@@ -445,6 +444,11 @@ class Coordinator:
         if self._groups.get(group.group_id) is group:  # not one that began meanwhile
             self._drop(group.group_id)
         self.settle(group)
+
+    def _end_unused(self, group: Group) -> None:
+        """End a deleted group, unless members have joined meanwhile: it goes on with them."""
+        if not group.members:
+            self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
 
     def _forget_unused(self, group: Group) -> None:
         if self._is_kept_unused(group) and self._groups.get(group.group_id) is group:

@@ -358,7 +358,8 @@ class Group:
         self.leader = ""
         self.members: dict[str, Member] = {}
         self.is_unsaved = False
-        """True once it has become stable or empty, until its coordinator stores that."""
+        """True once it has become stable or empty, or a member has another id then, until its
+        coordinator stores that."""
         self._limits = limits or GroupLimits()
         self._pending: dict[str, float] = {}  # new ids, and their expiry
         self._answers: list[tuple[Any, JoinAnswer | SyncAnswer]] = []
@@ -402,6 +403,8 @@ class Group:
         self._answer_join(now, member, KafkaError.REBALANCE_IN_PROGRESS)  # an older request
         member.joined, member.join_ticket = asked, ticket
         if action == REPEAT:
+            # Another gateway that continues the group must know a restarted member's new id.
+            self.is_unsaved |= member.member_id != asked.member_id
             self._answer_join(now, member, KafkaError.NONE, leader)
         elif action == REBALANCE:
             self._rebalance(now)

@@ -34,7 +34,7 @@ from tests.simulation.clocks import SKEW_US, right_us
 from tests.simulation.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from tests.simulation.disk import Disk
     from tests.simulation.mesh import SimulatedMesh
@@ -299,14 +299,17 @@ class Checkers:
             )
         safe[:end] = max(same, key=lambda records: sum(each == records for each in same))
 
-    def at_the_end(self) -> None:
-        """Every disk has the records that producers took for safe."""
+    def others(self) -> Iterator[str]:
+        """Yield the disks with others than the records that producers took for safe.
+
+        The next heads of another store, after ``sync_s``, tell a store that its history has lost.
+        """
         for tp, safe in self._safe.items():
             for disk in self.disks.values():
                 held = disk.records(tp, len(safe))
                 if held != safe[: len(held)]:
                     at = next(i for i, each in enumerate(held) if each != safe[i])
-                    self._world.fail(disk.name, f"{LOST} {tp} at {at}: {held[at]!r}, {safe[at]!r}")
+                    yield f"{disk.name} has {held[at]!r} at {at} of {tp}, not {safe[at]!r}"
 
     def on_resumed(self, who: str, end: int, asked_end: int | None) -> None:
         """A producer resumes after the end that any reachable store had when it asked."""

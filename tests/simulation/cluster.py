@@ -170,7 +170,6 @@ class Cluster:
         while behind and world.now < shape.faults_s + CATCH_UP_S + self._saying_s():
             world.run_until(world.now + LOOK_S)
             behind = self._behind()
-        self.checkers.at_the_end()
         if behind:
             waited_s = world.now - shape.faults_s
             world.fail("world", f"{LOST} {waited_s:.0f} s after the faults, {'; '.join(behind)}")
@@ -200,7 +199,7 @@ class Cluster:
                 self.world.after(self.world.between(0, 1), host.start)
 
     def _behind(self) -> list[str]:
-        """Return the nodes that lack records, each with a reason."""
+        """Return the nodes that lack records or have other ones, each with a reason."""
         goals: dict[TopicPartition, int] = {}
         for store in self.stores:
             for tp, end in store.disk.ends().items():
@@ -223,7 +222,7 @@ class Cluster:
                 missing = consumer.missing(tp, end)
                 if missing:
                     behind.append(f"{consumer.name} {missing} of {end} of {_name(tp)}")
-        return behind
+        return [*behind, *self.checkers.others()]
 
 
 def _name(tp: TopicPartition) -> str:

@@ -26,6 +26,7 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
+from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.log_check import Checked
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
@@ -185,6 +186,25 @@ def test_partitions_are_listed(filled: Served) -> None:
     assert [info.descriptor for info in only] == [path("tt", "P")]
     assert list(client.list_flights(b'{"v": 1, "topic": "other"}')) == []
     assert len(list(client.list_flights(b'{"v": 1}'))) == 3
+
+
+def test_a_damaged_partition_does_not_hide_the_others(filled: Served) -> None:
+    tp = TopicPartition("t", "Q")
+    [(_, _, [(_, position, _)])], lease = filled.log.lease([(tp, 0, 1)], max_blocks=1, max_bytes=1)
+    assert lease is not None
+    filled.log.end_lease(lease.id)
+    with (filled.log.directory / "data.mdb").open("r+b") as file:
+        file.seek(position)
+        assert file.read(4) == b"DafB"
+        file.seek(position)
+        file.write(b"!")
+    with StoreClient(filled.location) as client:
+        first, damaged, other = client.facts(None, timeout_s=PATIENCE_S)
+    assert damaged == PartitionStatistics(*tp, 0, 7, 7, 0, None, None)
+    assert first.size_bytes > 0
+    assert other.first_time_us is not None
+    assert filled.plain().get_flight_info(path("t")).total_records == 3_007
+    assert filled.log.healer.damaged == {tp}
 
 
 def test_the_info_of_a_partition(filled: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
@@ -33,6 +34,20 @@ def test_a_store_begins_a_session(tmp_path: Path) -> None:
     assert Path(first.directory).is_absolute()
     with pytest.raises(StoreError, match="file session"):
         StoreLocation.begin("S", [], tmp_path / "missing")
+
+
+def test_on_a_full_disk_a_store_begins_a_session_that_no_file_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = StoreLocation.begin("S", ["grpc://a:1"], tmp_path)
+
+    def replaced(path: Path, content: bytes, mode: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_location, "replace_file", replaced)
+    second = StoreLocation.begin("S", ["grpc://a:1"], tmp_path)
+    assert second.session not in (first.session, "")
+    assert (tmp_path / "session").read_text() == f"{first.session}\n"
 
 
 def test_a_location_elsewhere_is_not_here() -> None:

@@ -16,7 +16,7 @@ import xxhash
 
 from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
-from dafka_core.errors import ConfigError, StoreError
+from dafka_core.errors import ConfigError, DiskFullError, StoreError
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.log_entries import Stage, packed
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
@@ -228,6 +228,17 @@ def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) ->
     assert unread(queries) == [Unread(7, "daily"), None, None]
     say(protected_queries_log, "hourly", report("hourly", "R1", A=4, B=4))
     assert unread(queries) == [Unread(4, "hourly"), Unread(4, "hourly"), None]
+
+
+def test_a_store_starts_on_a_full_disk_with_stale_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(log: Log, older_than_s: float) -> int:
+        raise DiskFullError(log.directory, "the disk is full")
+
+    monkeypatch.setattr(Log, "discard_stale", full)
+    with ForkedCluster(0) as cluster, Store(tmp_path, tower=cluster.tower) as store:
+        assert store.is_open
 
 
 def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -436,6 +436,31 @@ def test_a_damaged_partition_is_kept_and_the_others_are_not(
         assert retention.counts.records == 2 * left
 
 
+@pytest.mark.parametrize("rules", ["*=60s", "*=1kB"])
+def test_a_damaged_group_keeps_only_partitions_that_lack_its_records(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, rules: str
+) -> None:
+    with Log(tmp_path, clock_us=clock) as log:
+        for tp in (A, OTHER):
+            for _ in range(3):
+                put(log, tp)
+        monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 64 << 10)
+        put(log, OTHER, 1, 10)
+        monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
+        clock.now_us = 90 * S
+        put(log, OTHER)
+    key = b"group " + bytes(17)
+    change(tmp_path, b"meta", key, b"DafG" + bytes(100))
+    clock.now_us = 100 * S
+    with Log(tmp_path, clock_us=clock) as log:
+        retention = Retention(log, parse_rules(rules))
+        with pytest.raises(
+            StoreError, match="offset 30 cannot be read: it is not among the blocks"
+        ):
+            once(retention)
+        assert held(log) == {A: (30 if rules == "*=60s" else 20, 30), OTHER: (0, 41)}
+
+
 def test_a_topic_that_cannot_be_archived_is_kept_and_the_others_are_not(
     store: Log, clock: Clock
 ) -> None:

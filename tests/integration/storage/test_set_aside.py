@@ -106,26 +106,66 @@ def test_none_of_them_is_read_from_a_group_with_another_partitions_damage(tmp_pa
             held(store, "a")
 
 
+@pytest.mark.parametrize("start", [50, 150, 250])
+@pytest.mark.parametrize("size_bytes", [10, 1000])
+def test_damaged_records_are_set_aside_too(tmp_path: Path, start: int, size_bytes: int) -> None:
+    """The store ended otherwise, at each start."""
+    old = [values(100, name, size_bytes) for name in "abc"]
+    with Log(tmp_path) as log:
+        for first, each in zip((0, 100, 200), old, strict=True):
+            log.append([replace(RecordBatch.of(TP, first, each), epoch=OLD)])
+    data = (tmp_path / "data.mdb").read_bytes()
+    (tmp_path / "data.mdb").write_bytes(data.replace(b"b7.", b"B7."))
+    with Log(tmp_path) as log:
+        set_aside(log, start)
+        won = written(log, WON._replace(start=start), start, 100, "won")
+        clean(log)
+        kept = [each for part in old for each in part][:start]
+        for first, end in ((0, min(start, 100)), (200, start), (start, start + 100)):
+            found = [value for each in log.read(TP, first, end) for value in each.values]
+            assert found == [*kept, *won][first:end]
+        if start > 100:
+            with pytest.raises(StoreError, match="block at offset 100 cannot be read"):
+                log.read(TP, 100, start)
+            with Log(tmp_path / "good") as good:
+                good.append([replace(RecordBatch.of(TP, 0, kept), epoch=OLD)])
+                for damage in log.healer.damaged_ranges(TP):
+                    for part in good.read(TP, damage.start, damage.end) if damage else ():
+                        assert damage is not None
+                        assert log.healer.replace(damage, part)
+            assert held(log) == [*kept, *won]
+        [aside] = log.aside()
+        assert aside[3:5] == (start, 300)
+        if start != 250:
+            with pytest.raises(StoreError, match="cannot be read"):
+                aside_values(log, aside.id)
+
+
 def test_nothing_is_read_where_it_lay_before_a_write(
     store: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LMDB: "Values returned from the database are valid only until a subsequent update"."""
     kept = [*written(store, OLD, 0, 4, "old"), *written(store, OLD, 4, 3, "more")]
-    blocks_of, found = Tables.blocks_of, list[FoundBlock]()
+    packed_block, last_block, found = Tables.packed_block, Tables.last_block, list[memoryview]()
 
-    def finding(tables: Tables, *where: Any) -> list[FoundBlock]:
-        found.extend(blocks := blocks_of(tables, *where))
-        return blocks
+    def finding(tables: Tables, *where: int) -> memoryview | None:
+        found.extend([packed] if (packed := packed_block(tables, *where)) else ())
+        return packed
+
+    def finding_last(tables: Tables, *where: int) -> FoundBlock | None:
+        found.extend([last.packed] if (last := last_block(tables, *where)) else ())
+        return last
 
     def writing(write: Callable[..., None]) -> Callable[..., None]:
         def released(tables: Tables, *what: Any) -> None:
             while found:
-                found.pop().packed.release()
+                found.pop().release()
             write(tables, *what)
 
         return released
 
-    monkeypatch.setattr(Tables, "blocks_of", finding)
+    monkeypatch.setattr(Tables, "packed_block", finding)
+    monkeypatch.setattr(Tables, "last_block", finding_last)
     for name in ("put_block", "delete_blocks"):
         monkeypatch.setattr(Tables, name, writing(getattr(Tables, name)))
     set_aside(store, 2)

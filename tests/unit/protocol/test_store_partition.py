@@ -215,8 +215,9 @@ class Waiting:
         store: str = ONE,
         stores: tuple[str, ...] = (OWN,),
         transaction: Transaction | None = None,
+        end: int = 100,
     ) -> RestartPartition | None:
-        reply = HistoryReply(OWN, 0, store, *TP, 100, NO_LIFE, history, stores, transaction)
+        reply = HistoryReply(OWN, 0, store, *TP, end, NO_LIFE, history, stores, transaction)
         return self.trimmed.on_history(now, self.partition, reply)
 
 
@@ -287,6 +288,18 @@ def test_it_does_not_restart_yet(waiting: Waiting, why: Callable[[Waiting], None
     why(waiting)
     assert waiting.told(LONG) is None
     assert waiting.partition.next_offset == 30
+
+
+def test_a_store_that_has_set_the_records_aside_since_does_not_count(waiting: Waiting) -> None:
+    """It may continue this store's history: both would restart at the other's beginning."""
+    waiting.hears(60)
+    assert waiting.told(LONG, (OLD,), end=30) is None
+    assert waiting.told(LONG) is None
+    assert waiting.trimmed.on_tick(LONG, {TP: waiting.partition}) == []
+    assert waiting.trimmed.deadline() == inf
+    assert waiting.partition.next_offset == 30
+    waiting.hears(60)
+    assert waiting.told(LONG, end=60) is not None  # all of its records are trimmed
 
 
 def test_a_store_that_loses_the_records_or_ends_does_not_count(waiting: Waiting) -> None:

@@ -77,6 +77,46 @@ def test_who_has_left_is_not_there_before_that_is_on_disk(
         assert (deleted.error_code, client.states()) == (0, {})
 
 
+def test_who_joins_while_its_group_is_deleted_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Asking(store, group_rebalance_delay_ms=300) as client:
+        client.commit(5)
+        disk_is_free, put = asyncio.Event(), OffsetLog._put
+
+        async def put_later(log: OffsetLog, records: Sequence[GroupRecord]) -> int:
+            await disk_is_free.wait()
+            return await put(log, records)
+
+        monkeypatch.setattr(OffsetLog, "_put", put_later)
+        deleted = client.begin(Api.DELETE_GROUPS, groups_names=["g"])
+        joined = client.begin(Api.JOIN_GROUP, 0, **MEMBER)
+        client.until(lambda: client.states() == {"g": "PreparingRebalance"})
+        disk_is_free.set()
+        client.until(deleted.done)
+        client.until(joined.done)
+        assert deleted.result().results[0].error_code == 0
+        assert joined.result().error_code == 0
+        assert client.beat(joined.result().member_id) == 0
+        assert client.committed() == {}
+
+
+def test_a_static_member_that_has_started_again_goes_on_at_another_gateway(store: Store) -> None:
+    static: dict[str, Any] = {"group_instance_id": "one"}
+    with Asking(store) as client:
+        first = client.join(**static).member_id
+        client.sync(first, 0)
+        until_kept(client)
+        second = client.join(**static)
+        assert (second.error_code, second.generation_id) == (0, 1)
+    with Asking(store) as client:
+        beat = {"group_id": "g", "generation_id": 1, "member_id": second.member_id, **static}
+        assert client.ask(Api.HEARTBEAT, **beat).error_code == 0
+        assert client.ask(Api.HEARTBEAT, **beat | {"member_id": first}).error_code == (
+            KafkaError.FENCED_INSTANCE_ID
+        )
+
+
 def test_a_group_that_moves_away_has_its_clients_ask_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
