@@ -447,13 +447,15 @@ class Produce(Feature):
         here = {self._node.store.address, *known.endpoints}
         is_cut_off = lead is not None and len(here & set(lead.stores)) < lead.majority
         if is_cut_off or (acks == ALL and len(here) < copies):
-            away = ", ".join(sorted(set(known.names) - known.endpoints.keys()))
-            why = (
-                f"{max(copies, lead.majority if lead else 1)} stores must have records of "
-                f"{topic!r} ({MIN_STORES}), and these are away, or have no "
-                f"Arrow Flight: {away}; start them, or if they are gone for ever, say so by "
-                "'dafka store forget'"
-            )
+            needed = max(copies, lead.majority if lead else 1)
+            why = f"{needed} stores must have records of {topic!r} ({MIN_STORES}), and "
+            if away := ", ".join(sorted(set(known.names) - known.endpoints.keys())):
+                why += (
+                    f"these are away, or have no Arrow Flight: {away}; start them, or if they are "
+                    "gone for ever, say so by 'dafka store forget'"
+                )
+            else:  # others were forgotten
+                why += f"this gateway knows {len(here)} in all: start more, or lower the config"
             return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
         return None
 

@@ -23,6 +23,7 @@ from dafka_core.storage import Log
 from dafka_core.storage.store_clock import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka import produce
+from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.partition_writer import MUCH_BYTES, Put, Written, produced_together
@@ -31,7 +32,14 @@ from dafka_kafka.producer_states import ProducerStates
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.admin import make
 from tests.integration.kafka.fixed_node import OWN, FixedNumbers, fixed_node
-from tests.integration.kafka.produce_client import OTHERS, Answer, ProduceClient, produce_server
+from tests.integration.kafka.produce_client import (
+    OTHERS,
+    VERSION,
+    Answer,
+    ProduceClient,
+    produce_server,
+)
+from tests.unit.kafka.messages import rows
 from tests.unit.kafka.records.batches import batch, messages_of
 
 FIRST = ("t", 0)
@@ -263,6 +271,20 @@ def test_a_majority_of_three_stores_is_needed_for_acks_all(
     wait_until(lambda: not store.known.endpoints)
     store.append_queue.put(Forget(others[0].address)).result(30)
     assert client.ask({FIRST: batch(values(1))}, acks=-1) == [Answer(0, 5)]  # one of two stores
+
+
+def test_a_topic_that_needs_more_stores_than_are_known_says_so(
+    client: ProduceClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FixedNumbers, "configs", lambda *_: {"min.insync.replicas": 2})
+    client.send({FIRST: batch(values(1))}, acks=-1)
+    response = client.receive_response(Api.PRODUCE, VERSION)
+    ((error, why),) = rows(response, "responses.partition_responses", "error_code", "error_message")
+    assert error == KafkaError.NOT_ENOUGH_REPLICAS
+    assert why == (
+        "2 stores must have records of 't' (min.insync.replicas), and this gateway knows 1 in all: "
+        "start more, or lower the config"
+    )
 
 
 def test_a_batch_of_an_idempotent_producer_that_comes_again_is_written_once(
