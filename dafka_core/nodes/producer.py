@@ -69,8 +69,9 @@ class Producer(Node):
     """Publishes records to one partition of a topic.
 
     The producer keeps every record until ``acks`` stores have it on disk.  Several threads may use
-    one producer.  The end of the process closes open producers; the exit code is 1 if records are
-    still not acknowledged.
+    one producer.  A signal's handler must not: a call of ``publish`` that it interrupts may hold a
+    lock, so let it raise an exception or set a flag.  The end of the process closes open producers;
+    the exit code is 1 if records are still not acknowledged.
 
     Args:
         topic: 1 to 255 bytes; control characters need option ``allow_control_characters``.
