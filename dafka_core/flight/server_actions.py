@@ -71,12 +71,11 @@ from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPart
 from dafka_core.model.row_digest import RowDigest
 from dafka_core.storage.head_changes import Topics
 from dafka_core.storage.leases import MAX_LEASES
+from dafka_core.storage.log import TRIM_PARTITIONS
 
 TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
 so it is refused soon."""
-
-TRIM_PARTITIONS: Final = 100  # partitions trimmed at a time: appends wait meanwhile
 
 T = TypeVar("T")
 

@@ -226,7 +226,7 @@ class ConnectionQuotas:
                     continue
                 unread_bytes = received_bytes - connection.counted_bytes
                 is_above = False
-                with contextlib.suppress(OSError):  # no free file descriptor: the next check sees
+                with contextlib.suppress(OSError):  # no free descriptor: the next check decides
                     is_above = self._is_above(now, connection, unread_bytes)
                 if is_above:
                     why = f"has sent {unread_bytes} bytes without a complete message"

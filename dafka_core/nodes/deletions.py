@@ -19,10 +19,9 @@ from dafka_core.model.names import DELETIONS_TOPIC, quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.timestamps import shown_time
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.storage import Log
+from dafka_core.storage.log import TRIM_PARTITIONS, Log
 
 WRITE_S: Final = 30.0  # time for the disk to write the record of a deletion
-TRIM_PARTITIONS: Final = 100  # partitions trimmed at a time: appends wait meanwhile
 
 _log = logging.getLogger("dafka.store")
 

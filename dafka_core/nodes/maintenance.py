@@ -336,11 +336,8 @@ class RetentionThread(LogThread):
         finally:
             count = self.given_up - before
             if count and not self._closed.is_set():
-                text, extra = (
-                    "retention: gave up %(records)d records",
-                    {"event": "records_given_up"},
-                )
-                _log.info(text, {"records": count}, extra=extra)
+                text = "retention: gave up %(records)d records"
+                _log.info(text, {"records": count}, extra={"event": "records_given_up"})
         return INTERVAL_S
 
     def _run_steps(self, steps: Iterable[None]) -> None:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
@@ -70,6 +70,8 @@ from dafka_core.storage.snapshot import PartitionStatistics, Snapshot, times_of
 from dafka_core.storage.store_clock import EARLIEST_US, StoreClock
 from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
+
+TRIM_PARTITIONS: Final = 100  # partitions trimmed at a time: appends wait meanwhile
 
 Range = tuple[TopicPartition, int, int]
 """A partition, and the start and end (exclusive) of a range of offsets."""

@@ -446,7 +446,7 @@ class Coordinator:
         self.settle(group)
 
     def _end_unused(self, group: Group) -> None:
-        """End a deleted group, unless members have joined meanwhile: it goes on with them."""
+        """End a deleted group, unless members have joined meanwhile: it continues with them."""
         if not group.members:
             self._end(group, KafkaError.GROUP_ID_NOT_FOUND)
 
