@@ -27,7 +27,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.nodes.store import Store
-from dafka_core.protocol.histories import HOSTING_ACKS
+from dafka_core.protocol.store_partition import HOSTING_ACKS
 from dafka_core.storage import Log
 from dafka_kafka.producer_states import ProducerState
 

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from dafka_core.errors import ConfigError, ProtocolError
-from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.node import NodeThread
 from dafka_core.system.hosts import is_loopback, plain
 from dafka_core.system.process_limits import soft_limit
 from dafka_kafka.api import Api, Feature
