@@ -39,8 +39,8 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import QUERIES_TOPIC
 from dafka_core.model.records import KnownStore, Neighbour
+from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.reader import Reader
-from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.queries.query_progress import PartitionLag, QueryLag, query_lags
 from dafka_core.storage import PartitionStatistics
 from dafka_core.system.closing import Closing, ProcessBound

@@ -59,7 +59,7 @@ from dafka_core.model.values import Values
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.nodes.store import Store
 from dafka_core.ops.findings import Finding, ok, warning
-from dafka_core.protocol.histories import HOSTING_ACKS
+from dafka_core.protocol.store_partition import HOSTING_ACKS
 from dafka_core.storage import Log
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateways import Gateways

@@ -6,7 +6,7 @@ keeps a copy (``registry_table`` has its records), and one gateway at a time is 
 *proposal* to create, extend or delete a topic passes these steps:
 
 1.  The gateway becomes the registry's producer: stores promise to acknowledge nothing more of
-    earlier producers, at least one store of each majority (``protocol/histories.py``).
+    earlier producers, at least one store of each majority (``protocol/store_partition.py``).
 2.  *Lease*: it writes a lease record.  When a majority of all known stores and its own store have
     it, its table has everything that was ever committed: two majorities have a store in common.
 3.  It chooses the numbers after those in its table, and writes them.
@@ -56,8 +56,8 @@ from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.addresses import new_address, options_beside
 from dafka_core.nodes.producer import Producer
 from dafka_core.nodes.store import Store
-from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.producer_role import ProducerRole
+from dafka_core.protocol.store_directory import KnownStores
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateways import Gateways, ranked
 from dafka_kafka.registry_table import (

@@ -23,7 +23,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import Epoch, epoch_at, known_until
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_core.protocol.known_stores import KnownStores
+from dafka_core.protocol.store_directory import KnownStores
 from dafka_core.storage import Log
 from dafka_kafka.registry_table import REGISTRY, Lead, RegistryLog
 

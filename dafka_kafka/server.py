@@ -26,7 +26,7 @@ import numpy as np
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import printable
-from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.node import NodeThread
 from dafka_core.system.hosts import is_loopback, plain
 from dafka_core.system.process_limits import soft_limit
 from dafka_kafka import schemas

@@ -37,7 +37,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.values import Values
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.threads import weakly
+from dafka_core.nodes.node import weakly
 from dafka_core.protocol.store_role import StoreRole
 from dafka_core.storage import Log
 from dafka_core.system.closing import ProcessBound

@@ -32,8 +32,7 @@ from dafka_core.model.opened_records import opened_lists
 from dafka_core.model.records import Record, RecordBatch, TopicPartition, records
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node
-from dafka_core.nodes.threads import weakly
+from dafka_core.nodes.node import Node, weakly
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
 from dafka_core.protocol.fields import check_sequence, check_topics
 from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes

@@ -28,14 +28,13 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import sockets
 from dafka_core.nodes.addresses import bound, unresolved_hosts
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
+from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.threads import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.traffic import RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
-from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import encode
+from dafka_core.protocol.codec import BulkDecoder, encode
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_taken_bytes
 from dafka_core.protocol.messages import DirectRecord, DirectRecordBatches, EpochAck, RecordMessage
 from dafka_core.protocol.record_limits import RecordLimits, announcement

@@ -33,8 +33,9 @@ from dafka_core.nodes.connection_quotas import (
 from dafka_core.nodes.security import Security
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import MAX_PEERS
-from dafka_core.protocol.bulk_decoder import PACKED_IDS, BulkDecoder
 from dafka_core.protocol.codec import (
+    PACKED_IDS,
+    BulkDecoder,
     encode,
     encode_batch_prefix,
     pack_batch_numbers,

@@ -23,8 +23,8 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.model.timestamps import machine_us
 from dafka_core.nodes.addresses import check_trusted
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.maintenance import (
+    Deletions,
     HealThread,
     LogArchiver,
     MergeThread,
@@ -34,10 +34,9 @@ from dafka_core.nodes.maintenance import (
     usage_at_start,
 )
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node
+from dafka_core.nodes.node import Node, weakly
 from dafka_core.nodes.store_identity import check_directory, copied, kept_address
 from dafka_core.nodes.store_loop import LogWriter, Outcomes, StoreLoop
-from dafka_core.nodes.threads import weakly
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.store_limits import StoreLimits

@@ -19,10 +19,9 @@ from dafka_core.config.node_options import TowerAddress, TowerOptions
 from dafka_core.errors import ConfigError, NodeFailedError, ProtocolError
 from dafka_core.nodes.addresses import bind, check_closed, network_host, why_unbound
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
-from dafka_core.nodes.node import Node
+from dafka_core.nodes.node import Node, NodeThread
 from dafka_core.nodes.security import Security
 from dafka_core.nodes.sockets import new_socket, received_frames, received_subscriptions
-from dafka_core.nodes.threads import NodeThread
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import RecentNames

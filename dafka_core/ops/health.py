@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.errors import DafkaError
-from dafka_core.nodes.disk_watch import SLOW_S, Disk
+from dafka_core.nodes.store_loop import SLOW_S, Disk
 from dafka_core.ops.checks import clock_doubt, damage
 from dafka_core.ops.findings import LIFE, Finding, ok, problem, problems, warning
 from dafka_core.ops.store_extension import ExtensionNode

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dafka_core.errors import NodeFailedError
-from dafka_core.nodes.threads import NodeThread
+from dafka_core.nodes.node import NodeThread
 from dafka_core.security.web_access import WHY, Answer, Door, bearer, is_own_name
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import LOCALHOST, HostPort, is_loopback, listen_for

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from dafka_core.model.names import escape
-from dafka_core.nodes.disk_watch import OTHER, Disk
+from dafka_core.nodes.store_loop import OTHER, Disk
 from dafka_core.nodes.traffic import BEACON, REASONS, MeshTraffic
 from dafka_core.ops import health
 from dafka_core.ops.findings import Finding, Severity

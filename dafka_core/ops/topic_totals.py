@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from dafka_core.model.names import escape
-from dafka_core.nodes.disk_watch import OTHER
+from dafka_core.nodes.store_loop import OTHER
 from dafka_core.storage import Log
 
 SHARE: Final = 0.01

@@ -22,7 +22,7 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import MAX_PARTITIONS, FetchScheduler
-from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
+from dafka_core.protocol.partition_fetcher import Delivered, FollowedPartition
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import Question, StoreDirectory
 

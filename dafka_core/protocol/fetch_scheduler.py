@@ -13,8 +13,7 @@ from typing import Final
 
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.protocol import timing
-from dafka_core.protocol.fair_queue import FairQueue
-from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS
+from dafka_core.protocol.limits import MAX_FETCH_PARTITIONS, FairQueue
 from dafka_core.protocol.messages import Fetch, FetchBatch
 from dafka_core.protocol.partition_fetcher import FetchState, PartitionFetcher, ReorderBudget
 from dafka_core.protocol.role import Outgoing

@@ -9,8 +9,7 @@ from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
-from dafka_core.protocol.partition_fetcher import ReorderBudget
+from dafka_core.protocol.partition_fetcher import Delivered, FollowedPartition, ReorderBudget
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import StoreDirectory
 

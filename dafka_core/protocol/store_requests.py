@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     MAX_FETCH_COUNT,
     MAX_REPLY_ENTRIES,
     RECORD_OVERHEAD_BYTES,
+    FairQueue,
 )
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 

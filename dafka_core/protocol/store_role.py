@@ -41,13 +41,17 @@ from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.fetch_scheduler import FetchScheduler
-from dafka_core.protocol.histories import Histories
-from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import RecentNames
 from dafka_core.protocol.record_limits import error_of
 from dafka_core.protocol.role import Outgoing, PeerNews
+from dafka_core.protocol.store_directory import KnownStores
 from dafka_core.protocol.store_limits import StoreLimits, Usage
-from dafka_core.protocol.store_partition import HostedPartitions, StorePartition, TrimmedGaps
+from dafka_core.protocol.store_partition import (
+    Histories,
+    HostedPartitions,
+    StorePartition,
+    TrimmedGaps,
+)
 from dafka_core.protocol.store_requests import (
     HeadsRequest,
     RecordsRequest,

@@ -38,7 +38,7 @@ from dafka_core.model.values import Values
 from dafka_core.model.where import Where
 from dafka_core.protocol import beacons, codec
 from dafka_core.protocol.authorization import granted, refusal
-from dafka_core.protocol.bulk_decoder import BulkDecoder
+from dafka_core.protocol.codec import BulkDecoder
 from dafka_core.protocol.messages import (
     AnyRecord,
     ConsumerHello,

@@ -12,7 +12,6 @@ from dafka_core.model.values import Longs
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -23,6 +22,7 @@ from dafka_core.protocol.messages import (
     HeadsReply,
     Message,
 )
+from dafka_core.protocol.partition_fetcher import Delivered, FollowedPartition
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import RecordLimits

@@ -16,8 +16,7 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.nodes.sockets import Subscribers, send_packed
 from dafka_core.nodes.traffic import FORBIDDEN, MESSAGE, MeshTraffic
 from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
-from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import decode, encode
+from dafka_core.protocol.codec import BulkDecoder, decode, encode
 from dafka_core.protocol.messages import (
     DirectRecord,
     DirectRecordBatches,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dafka_core.nodes import sockets, store_loop
 from dafka_core.protocol import (
-    bulk_decoder,
+    codec,
     fetch_scheduler,
     partition_fetcher,
     producer_role,
@@ -50,7 +50,7 @@ LIMITS: Final[dict[tuple[ModuleType, str], tuple[int, ...]]] = {
     (producer_role, "MAX_ANSWER_BYTES"): (400, 4_000),
     (sockets, "LIVE_BATCH_BYTES"): (20, 200),
     (sockets, "DIRECT_BATCH_BYTES"): (20, 200, 1_000),
-    (bulk_decoder, "MAX_KNOWN_PREFIXES"): (1, 3),
+    (codec, "MAX_KNOWN_PREFIXES"): (1, 3),
     (timing, "HOSTED_HEADS_S"): (2, 5),
 }
 """Limits of production, and values of them that a small simulation reaches."""

@@ -22,9 +22,9 @@ from dafka_core.model.log_entries import Stage, packed
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes import maintenance
-from dafka_core.nodes.deletions import Deletions
 from dafka_core.nodes.maintenance import (
     RULES,
+    Deletions,
     HealThread,
     MergeThread,
     ProtectedQueries,

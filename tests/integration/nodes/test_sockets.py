@@ -38,8 +38,7 @@ from dafka_core.nodes.sockets import (
 )
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import TowerBeacon, encode_tower_beacon
-from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import SIGNATURE, decode, subscription
+from dafka_core.protocol.codec import SIGNATURE, BulkDecoder, decode, subscription
 from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until

@@ -12,7 +12,7 @@ import pytest
 
 from dafka_core import MetricsEndpoint, Store, StoreError, Tower, serve_metrics
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes import disk_watch
+from dafka_core.nodes import store_loop
 from dafka_core.ops import health
 from dafka_core.testing import wait_until
 from tests.integration.ops.conftest import ANY_PORTS, ask
@@ -35,7 +35,7 @@ class Injected(NamedTuple):
 @pytest.fixture
 def injected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Injected]:
     monkeypatch.setattr(health, "STUCK_S", 0.3)
-    monkeypatch.setattr(disk_watch, "SLOW_S", 0.1)
+    monkeypatch.setattr(store_loop, "SLOW_S", 0.1)
     gate, errors = threading.Event(), list[Exception]()
     gate.set()
     with (

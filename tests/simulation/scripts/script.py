@@ -32,7 +32,7 @@ from dafka_core.model.records import (
 )
 from dafka_core.model.values import Values
 from dafka_core.nodes.append_queue import AppendQueue
-from dafka_core.nodes.deletions import Deletions
+from dafka_core.nodes.maintenance import Deletions
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.messages import Message
 from dafka_core.protocol.producer_role import ProducerRole

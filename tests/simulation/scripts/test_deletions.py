@@ -11,7 +11,7 @@ import pytest
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import packed
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
-from dafka_core.nodes.deletions import Deletions
+from dafka_core.nodes.maintenance import Deletions
 from tests.simulation.scripts.script import Script, ScriptedStore, tp_of, values
 
 TP, OTHER = tp_of("p"), tp_of("other")

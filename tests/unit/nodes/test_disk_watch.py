@@ -12,8 +12,8 @@ from dafka_core.errors import FencedError, OffsetConflictError
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes import disk_watch
-from dafka_core.nodes.disk_watch import LOW_BYTES, OTHER, SLOW_S, Disk, DiskWatch
+from dafka_core.nodes import store_loop
+from dafka_core.nodes.store_loop import LOW_BYTES, OTHER, SLOW_S, Disk, DiskWatch
 from dafka_core.security import throttles
 
 TP = TopicPartition("t", "p")
@@ -47,7 +47,7 @@ def test_refused_entries_are_counted_by_error(tmp_path: Path) -> None:
 def test_topics_above_the_limit_are_counted_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_watch, "MAX_TOPICS", 3)
+    monkeypatch.setattr(store_loop, "MAX_TOPICS", 3)
     watch = DiskWatch(tmp_path)
     for number in range(10):
         written(watch, RecordBatch.of(TopicPartition(f"t{number}", "p"), 0, [b"ab"]))

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.nodes.disk_watch import LOW_BYTES, SLOW_S, Disk, DiskWatch
 from dafka_core.nodes.node import Node
+from dafka_core.nodes.store_loop import LOW_BYTES, SLOW_S, Disk, DiskWatch
 from dafka_core.ops import health
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import FULL_BYTES, HANGS_S, SILENT_S, STUCK_S

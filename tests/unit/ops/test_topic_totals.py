@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.nodes.disk_watch import OTHER
+from dafka_core.nodes.store_loop import OTHER
 from dafka_core.ops import topic_totals
 from dafka_core.ops.topic_totals import ShownTopics, TopicTotals, Total
 from dafka_core.storage import Log

@@ -17,10 +17,9 @@ from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import EPOCH_BYTES, Epoch
 from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition, Transaction
 from dafka_core.model.values import Longs, Values
-from dafka_core.protocol import bulk_decoder
+from dafka_core.protocol import codec
 from dafka_core.protocol import messages as m
-from dafka_core.protocol.bulk_decoder import BulkDecoder
-from dafka_core.protocol.codec import decode, encode, encode_batch_prefix
+from dafka_core.protocol.codec import BulkDecoder, decode, encode, encode_batch_prefix
 from dafka_core.protocol.limits import MAX_BATCH_COUNT, MAX_SEQUENCE
 from tests.unit.protocol.strategies import MESSAGES, packed, runs_of
 
@@ -288,7 +287,7 @@ def test_taken_values_are_not_touched_by_the_next_burst(as_batches: bool) -> Non
 
 
 def test_remembered_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_decoder, "MAX_KNOWN_PREFIXES", 100)
+    monkeypatch.setattr(codec, "MAX_KNOWN_PREFIXES", 100)
     decoder = BulkDecoder()
     buckets = decoder.buckets
     for start in range(0, 1_000, 30):

@@ -9,8 +9,8 @@ import pytest
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import fetch_scheduler, timing
 from dafka_core.protocol.consumer_role import ConsumerRole
-from dafka_core.protocol.fair_queue import FairQueue
 from dafka_core.protocol.fetch_scheduler import MAX_UNDER_WAY
+from dafka_core.protocol.limits import FairQueue
 from dafka_core.protocol.messages import DirectHead, FetchBatch, Head, HeadsReply
 from dafka_core.protocol.role import Outgoing
 from tests.unit.protocol.model import TOPIC, batch_of, fetches_in

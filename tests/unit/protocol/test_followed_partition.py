@@ -10,8 +10,7 @@ import pytest
 from dafka_core.errors import HistoryChangedError
 from dafka_core.model.epochs import Epoch
 from dafka_core.model.records import RecordBatch
-from dafka_core.protocol.followed_partition import Delivered, FollowedPartition
-from dafka_core.protocol.partition_fetcher import ReorderBudget
+from dafka_core.protocol.partition_fetcher import Delivered, FollowedPartition, ReorderBudget
 from tests.unit.protocol.model import TP, batch_of
 
 A = Epoch(1, 0xA, 1, 0, 0)

@@ -18,8 +18,8 @@ from dafka_core.model.records import (
     TopicPartition,
     Transaction,
 )
-from dafka_core.protocol import histories, store_role, timing
 from dafka_core.protocol import messages as m
+from dafka_core.protocol import store_partition, store_role, timing
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_role import StoreRole
@@ -509,7 +509,7 @@ def test_a_promise_keeps_the_fewest_acks_since_the_last_record() -> None:
 
 
 def test_promises_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histories, "MAX_PROMISING", 3)
+    monkeypatch.setattr(store_partition, "MAX_PROMISING", 3)
     store = Store()
     for number in range(2, 9):
         store.ask(EpochId(number, 0, 1), query=number)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dafka_core.model.log_entries import LogEntry, StoreSeen
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing
-from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import MAX_STORES, RecentNames
 from dafka_core.protocol.messages import StoreEndpoints, StoresKnown
+from dafka_core.protocol.store_directory import KnownStores
 
 ME, OTHER, READER = "S1", "S2", "R"
 AT = "tcp://h:2"

@@ -13,7 +13,6 @@ from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import RestartPartition, StoreSeen
 from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction
 from dafka_core.protocol import store_partition, timing
-from dafka_core.protocol.known_stores import KnownStores
 from dafka_core.protocol.limits import MAX_STORES
 from dafka_core.protocol.messages import (
     Head,
@@ -24,6 +23,7 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
 from dafka_core.protocol.role import Outgoing, PeerNews
+from dafka_core.protocol.store_directory import KnownStores
 from dafka_core.protocol.store_partition import StorePartition, TrimmedGaps
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, batches_in

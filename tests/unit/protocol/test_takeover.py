@@ -192,7 +192,7 @@ def test_a_takeover_asks_one_question_at_a_time() -> None:
 
 @dataclass
 class Acceptor:
-    """A store, as histories.py has its rules; its records are named by their epoch and offset."""
+    """A store with the rules of ``Histories``; its records are named by their epoch and offset."""
 
     name: str
     met: tuple[str, ...]
