@@ -12,10 +12,10 @@ from dafka_core.config.node_options import keys_in
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.nodes.store_loop import OTHER
 from dafka_core.nodes.traffic import REASONS
 from dafka_core.ops import topic_totals
 from dafka_core.ops.node_metrics import REFUSALS, STREAMS
-from dafka_core.ops.topic_totals import OTHER
 from dafka_core.ops.watched_nodes import WatchedNode, WatchedNodes
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.nodes.locked import Keys

@@ -66,12 +66,14 @@ def test_topic_to_topic_keeps_keys_headers_and_null_values(
         ]
     )
     reader = session.read.format("dafka").option("tower", cluster.tower)
-    found = [
-        reader.option("includeHeaders", "true").option("subscribe", topic).load()
+    keyed, copied = (
+        reader.option("includeHeaders", "true")
+        .option("subscribe", topic)
+        .load()
+        .select("key", "value", "headers")
         for topic in ("keyed", "copied")
-    ]
-    columns = "key", "value", "headers"
-    assert_df_equality(*(each.select(*columns) for each in found), ignore_row_order=True)
+    )
+    assert_df_equality(copied, keyed, ignore_row_order=True)
 
 
 def test_topic_to_topic_copies_what_is_asked_for(
