@@ -148,6 +148,7 @@ class QueryWatch:
         self.runs: Sequence[QueryLag] = ()  # the last result
         self.lags = TimeSeries()
         self._due = 0.0
+        self._failure = ""  # the last one, logged once
 
     @property
     def is_due(self) -> bool:
@@ -159,8 +160,11 @@ class QueryWatch:
         began = time.monotonic()
         try:
             self.keep(query_lags(clients, QUERIES_TOPIC, timeout_s=ANSWER_S), time.time())
+            self._failure = ""
         except DafkaError as error:
-            _log.warning("how far queries are behind is not known: %s", error)
+            if str(error) != self._failure:
+                _log.warning("how far queries are behind is not known: %s", error)
+            self._failure = str(error)
         ended = time.monotonic()
         self._due = ended + max(EVERY_S, (ended - began) / SHARE)
 
@@ -267,8 +271,9 @@ class ClusterView(ProcessBound):
         self._ask(links)
         now, time_s = time.monotonic(), time.time()
         if answered := [link.client for link in links if link.heads is not None]:
-            rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
-            self._looked_at = now
+            # Between beginnings: of one that waits for a slow store the others' answers are as old.
+            rates = self._table.tick(began - self._looked_at, int(time_s * 1e6))
+            self._looked_at = began
         columns = self._table.columns()
         if answered:  # otherwise the last rates stay
             names = [RECORDS, BYTES, *columns.topics]

@@ -244,5 +244,5 @@ class Watchdog:
             for call in calls:
                 try:
                     call.check(time.monotonic())
-                except Exception:  # as without a free file descriptor
+                except Exception:  # noqa: BLE001 -- such as without a free file descriptor
                     _log.exception("a stalled call over Flight could not be ended")

@@ -207,3 +207,26 @@ def test_a_clock_that_is_set_back_or_stands_still_for_days_shows_no_wrong_time()
 def test_an_unknown_window_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="must be one of 10m, 6h, 7d"):
         TimeSeries().points("a", "1h")
+
+
+def test_a_clock_that_was_wrong_for_once_leaves_a_gap_and_no_standstill() -> None:
+    made = TimeSeries()
+    for second in range(300):
+        made.add(START + second, ["a"], [1])
+    made.add(START + 10**7, ["a"], [5])
+    for second in range(301, 700):
+        made.add(START + second, ["a"], [2])
+    found = made.points("a", "10m")
+    begun = [at - START for at, _ in found]
+    assert (begun[-1], begun == sorted(set(begun))) == (699, True)
+    assert {value for _, value in found} == {2}
+    assert made.points("a", "7d") == [(START, 2)]
+
+
+def test_a_mean_of_a_new_series_is_that_of_its_own_values() -> None:
+    made = TimeSeries()
+    for second in range(90):
+        made.add(START + second, ["a"], [0])
+    for second in range(90, 100):
+        made.add(START + second, ["b", "a"], [second, 0])
+    assert made.points("b", "6h") == [(START, 94.5)]
