@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final
@@ -330,7 +330,7 @@ class ClusterView(ProcessBound):
             self._looking = self._pool.submit(self._queries.look, clients)
 
     def _find_stores(self) -> None:
-        """Keep a link to each reachable store, and the silent link of one that has gone."""
+        """Keep a link to each reachable store, and of one that has gone until it is forgotten."""
         found = dict(self._named)
         if self._reader is not None:
             for store, uris in self._reader.endpoints().items():
@@ -342,6 +342,13 @@ class ClusterView(ProcessBound):
                 link = None
             if link is None:
                 self._links[store] = StoreLink(location, self._keys)
+
+    def _forget(self, known: Set[str]) -> None:
+        """Drop the silent stores that no other store knows any more."""
+        for store in self._links.keys() - known - self._named.keys():
+            if not self._links[store].state.here:
+                self._links.pop(store).close()
+                self._table.forget(store)
 
     def _mesh(
         self, found: list[StoreState]
@@ -360,4 +367,6 @@ class ClusterView(ProcessBound):
         if (now := time.monotonic()) >= self._missing_due:
             self._missing = tuple(reader.missing_stores(timeout_s=0.01))
             self._missing_due = now + MISSING_EVERY_S
+            if here := reader.stores():
+                self._forget({*here, *(each.store for each in self._missing)})
         return tuple(reader.neighbours()), tuple(reader.towers()), reader.address, self._missing

@@ -205,6 +205,12 @@ class PartitionTable:
         if self._ends.pop(store, None) is not None:
             self._merge(self._held[store].keys(), is_first=True)
 
+    def forget(self, store: str) -> None:
+        """Remove a store, and the partitions that no other one has."""
+        self.hear(store, (), complete=True)
+        self.drop(store)
+        del self._held[store]
+
     def held(self, store: str) -> int:
         """Return a store's number of partitions at its last answer."""
         return len(self._held.get(store, ()))

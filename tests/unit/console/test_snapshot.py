@@ -8,7 +8,7 @@ from dafka_console import snapshot as module
 from dafka_console.snapshot import NOTHING, POINTS, WINDOWS, PartitionTable, TimeSeries
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.records import TopicPartition
-from tests.unit.console.snapshots import ONE, TWO, US, A, B, fact, info, snapshot, table
+from tests.unit.console.snapshots import GONE, ONE, TWO, US, A, B, fact, info, snapshot, table
 
 
 def test_topics_are_the_sums_of_their_partitions() -> None:
@@ -230,3 +230,15 @@ def test_a_mean_of_a_new_series_is_that_of_its_own_values() -> None:
     for second in range(90, 100):
         made.add(START + second, ["b", "a"], [second, 0])
     assert made.points("b", "6h") == [(START, 94.5)]
+
+
+def test_a_store_that_is_forgotten_takes_what_only_it_had() -> None:
+    made = table()
+    made.hear(GONE, [info("t", A, 100), info("gone", B, 5)], complete=True)
+    made.drop(GONE)
+    assert "gone" in made.columns().topics
+    made.forget(GONE)
+    columns = made.columns()
+    assert (sorted(columns.topics), made.held(GONE)) == (["__dafka.q", "t"], 0)
+    assert set(columns.stores) == {ONE, TWO}
+    assert int(columns.end[columns.tps.index(TopicPartition("t", A))]) == 100
