@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,21 @@ def test_partitions_are_added(admin: AdminClient, store: Store) -> None:
     assert refusal(extend("t", 10_001))[0] == "INVALID_PARTITIONS"
     assert extend("t", 4, node_id(store.address)).result(PATIENCE_S) is None
     assert counts(admin) == {"t": 4}
+
+
+def test_added_partitions_are_assigned_in_order(
+    start: Callable[..., tuple[Store, Gateway]],
+) -> None:
+    (store, gateway), (other, _) = start("one"), start("two")
+    admin, a, b = admin_of(gateway), node_id(store.address), node_id(other.address)
+    wait_until(lambda: set(admin.list_topics(timeout=PATIENCE_S).brokers) == {a, b})
+    topic = NewTopic("t", 1, replica_assignment=[[a]])
+    assert create(admin, topic)["t"].result(PATIENCE_S) is None
+    more = NewPartitions("t", 4, replica_assignment=[[b], [a], [a]])
+    added = admin.create_partitions([more], request_timeout=PATIENCE_S)["t"]
+    assert added.result(PATIENCE_S) is None
+    partitions = admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions
+    assert [partitions[number].leader for number in range(4)] == [a, b, a, a]
 
 
 def test_deletion_may_be_disabled(store: Store) -> None:
