@@ -259,7 +259,8 @@ def retain(topic: str, value: str) -> dict[str, Any]:
 def test_what_others_change_of_the_rules_meanwhile_is_kept(
     gateway: Gateway, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stores, ask, changed = (store, other), StoreClient.ask, []
+    stores, ask = (store, other), StoreClient.ask
+    changed = list[StoreClient]()
 
     def asked(client: StoreClient, kind: Any, *args: Any) -> Any:
         found = ask(client, kind, *args)
