@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dafka_core.errors import DafkaError, ProtocolError
+from dafka_core.errors import DafkaError, ProtocolError, StoreError
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
@@ -36,6 +36,7 @@ from dafka_kafka.configs import (
     values_of,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.fetch import say_damaged
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.users import Operation
 
@@ -312,7 +313,10 @@ class Topics(Feature):
             return -1, KafkaError.OFFSET_OUT_OF_RANGE
         if not end:
             return 0, KafkaError.NONE
-        low = await self._node.in_thread(log.trim, found.tp, before)
+        try:
+            low = await self._node.in_thread(log.trim, found.tp, before)
+        except StoreError as damage:
+            return -1, say_damaged(damage)
         request = TrimRequest(((*found.tp, before),))
         try:
             await self._node.in_thread(

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, StoreError
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -239,6 +239,23 @@ def test_the_first_records_are_given_up_here(
     assert give_up("t", -1).result(PATIENCE_S).low_watermark == 0
     (info,) = store.log.partitions("dafkas")
     assert (info.earliest, info.end) == (4, 4)
+
+
+def test_records_that_a_disk_does_not_give_up_have_an_error_of_their_own(
+    gateway: Gateway, admin: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(admin, "t", count=2)
+    with ProduceClient(gateway.listens) as client:
+        client.ask({("t", 0): batch([b"a"])})
+
+    def fail(*_: object) -> int:
+        raise StoreError(store.log.directory, "no disk")
+
+    monkeypatch.setattr(store.log, "trim", fail)
+    asked = TopicPartition("t", 0, -1), TopicPartition("t", 1, -1)
+    found = admin.delete_records(list(asked), request_timeout=PATIENCE_S)
+    assert refusal(found[asked[0]])[0] == "KAFKA_STORAGE_ERROR"
+    assert found[asked[1]].result(PATIENCE_S).low_watermark == 0
 
 
 def test_topics_are_made_and_extended_in_each_version(gateway: Gateway) -> None:
