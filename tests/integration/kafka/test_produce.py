@@ -415,19 +415,26 @@ def test_what_comes_at_once_of_all_partitions_is_one_round(
 
 
 def test_what_comes_while_a_round_is_under_way_waits_for_the_next(
-    run: Run, rounds: list[int], monkeypatch: pytest.MonkeyPatch
+    store: Store, run: Run, rounds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "MAX_WAIT_S", 60.0)
+    write, told = store.append_queue.put_next, Future[int]()
+
+    def held_up(additions: Sequence[Addition]) -> list[Future[int]]:
+        return write(additions) if len(rounds) > 1 else [told]
+
+    monkeypatch.setattr(store.append_queue, "put_next", held_up)
 
     async def work(all_rounds: ProduceRounds) -> None:
         first = put("A", batch([b"first"]))
-        later = [put("A", batch([b"later"])) for _ in range(10)]
+        later = [put("B", batch([b"later"])) for _ in range(10)]
         all_rounds.put(first)
         while not rounds:
             await asyncio.sleep(0)
         for each in later:
             all_rounds.put(each)
             await asyncio.sleep(0)
+        told.set_result(1)
         await asyncio.gather(first.outcome, *(each.outcome for each in later))
 
     run(work)
