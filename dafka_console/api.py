@@ -26,7 +26,7 @@ from dafka_console.snapshot import BYTES, RECORDS, STORE, TOWER, Snapshot
 from dafka_console.time_series import WINDOWS
 from dafka_console.top_view import query_row
 from dafka_console.windows import Window
-from dafka_core.audit.audit_record import chained, parsed
+from dafka_core.audit import chained, parsed
 from dafka_core.errors import ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, escape, printable, unescape

@@ -22,8 +22,8 @@ import numpy as np
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.nodes.node import NodeThread
+from dafka_core.system.files import soft_limit
 from dafka_core.system.hosts import is_loopback, plain
-from dafka_core.system.process_limits import soft_limit
 from dafka_kafka.api import Api, Feature
 from dafka_kafka.gateway_node import Complaints, Room
 from dafka_kafka.options import KafkaOptions, Limits

@@ -15,16 +15,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dafka_core.archive import layout
-from dafka_core.archive.layout import ArchiveError, make_archive, translated
 from dafka_core.archive.manifest import (
+    MANIFEST,
     MAX_COMMIT_FILES,
+    STAGED,
     ArchivedFile,
+    ArchiveError,
     Manifest,
     Staging,
+    day_name,
+    make_archive,
     path_of,
     recover,
     staged_path,
+    topic_of,
+    translated,
 )
 from dafka_core.archive.record_files import (
     RecordFile,
@@ -202,9 +207,9 @@ class Archive:
         self.directory = Path(directory)
         self._manifests: dict[str, Manifest] = {}
         with translated(self.directory):
-            if not (self.directory / layout.MANIFEST).is_dir():
+            if not (self.directory / MANIFEST).is_dir():
                 why = (
-                    f"it is not an archive: it has no directory {layout.MANIFEST}. Name the "
+                    f"it is not an archive: it has no directory {MANIFEST}. Name the "
                     "directory that 'dafka archive' wrote to"
                 )
                 raise ArchiveError(self.directory, why)
@@ -212,7 +217,7 @@ class Archive:
     def topics(self) -> list[str]:
         """Return the archived topics, in order."""
         with translated(self.directory):
-            found = map(layout.topic_of, _names(self.directory / layout.MANIFEST))
+            found = map(topic_of, _names(self.directory / MANIFEST))
         return sorted(topic for topic in found if topic is not None)
 
     def held(self, topics: Collection[str] | None = None) -> Held:
@@ -291,14 +296,14 @@ def _existing(manifest: Manifest) -> set[str]:
     found: set[str] = set()
     with translated(manifest.directory):
         # Staged ones first: files published in between are found twice instead of never.
-        for above in (manifest.commits / layout.STAGED, manifest.records):
+        for above in (manifest.commits / STAGED, manifest.records):
             for each in _names(above):
                 found |= {f"{each}/{name}" for name in _names(above / each)}
     return found
 
 
 def _is_in(existing: set[str], file: ArchivedFile) -> bool:
-    published = f"{layout.day_name(file.day)}/{file.name}"
+    published = f"{day_name(file.day)}/{file.name}"
     return published in existing or f"{file.staged}/{file.name}.staged" in existing
 
 

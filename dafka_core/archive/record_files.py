@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dafka_core.archive.layout import DAY_US, damaged, day_of, reading, translated
-from dafka_core.archive.manifest import ArchivedFile
+from dafka_core.archive.manifest import DAY_US, ArchivedFile, damaged, day_of, reading, translated
 from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
 from dafka_core.model.names import escape
 from dafka_core.model.records import UNKNOWN_US, RecordBatch, TopicPartition

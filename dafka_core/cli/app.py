@@ -19,12 +19,12 @@ from dafka_core.cli.commands import (
 from dafka_core.cli.flags import add_settings
 from dafka_core.config.node_options import (
     ConsumerOptions,
+    MetricsOptions,
     ProducerOptions,
     ReaderOptions,
     StoreOptions,
     TowerOptions,
 )
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
 
 add_settings(

@@ -14,13 +14,12 @@ from dafka_core.cli import flags, output
 from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.process import serve_until_stopped
 from dafka_core.cli.store_clients import served
-from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
+from dafka_core.config.node_options import MetricsOptions, ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape
 from dafka_core.model.records import PartitionInfo
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ from dafka_core.model.json_message import JsonMessage, short
 from dafka_core.model.log_entries import Commit, Discard, Forget
 from dafka_core.model.name_limits import nearest
 from dafka_core.model.records import PartitionInfo, StagedTransaction, TopicPartition, Transaction
-from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import RowDigest
 from dafka_core.storage.environment import Topics
 from dafka_core.storage.leases import MAX_LEASES
 from dafka_core.storage.log import TRIM_PARTITIONS

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core.archive.archive import ArchiveWriter, Wanted
-from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
-from dafka_core.archive.manifest import Manifest
+from dafka_core.archive.manifest import DAY_US, ArchiveError, Manifest, make_archive
 from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import (

@@ -42,7 +42,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
-from dafka_core.system.process_limits import raise_limit
+from dafka_core.system.files import raise_limit
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dafka_core.audit.audit_record import (
+from dafka_core.audit import (
     AuditedRange,
     AuditRecord,
     chained,
@@ -19,7 +19,7 @@ from dafka_core.audit.audit_record import (
 from dafka_core.errors import ConfigError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.names import AUDIT_TOPIC
-from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import RowDigest
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline

@@ -12,7 +12,7 @@ from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.records import StagedTransaction, TopicPartition
-from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import RowDigest
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions

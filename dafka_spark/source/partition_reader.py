@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from dafka_core.archive.layout import ArchiveError
+from dafka_core.archive.manifest import ArchiveError
 from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError, StoreUnreachableError
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import NO_LIFE

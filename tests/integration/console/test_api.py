@@ -19,7 +19,7 @@ from dafka_console.api import ConsumerGroups, audited_queries, noted, trail
 from dafka_console.producing import Producers
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
+from dafka_core.audit import AuditedRange, AuditRecord, chained, partition_of
 from dafka_core.errors import (
     ClosedError,
     InvalidRequestError,

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.archive.layout import (
+from dafka_core.archive.manifest import (
     MAX_NAME_BYTES,
+    ArchivedFile,
     ArchiveError,
     damaged,
     day_name,
@@ -27,7 +28,6 @@ from dafka_core.archive.layout import (
     topic_of,
     translated,
 )
-from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.archive.record_files import (
     SCHEMA,
     RecordFile,
