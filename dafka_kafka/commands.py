@@ -22,8 +22,8 @@ from dafka_core.cli.flags import (
     reads_stores,
     table_options,
 )
+from dafka_core.cli.inspect_commands import shown
 from dafka_core.cli.keys_command import DEFAULT_ROLES, patterns_of, topics_of, topics_option
-from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.node_options import MetricsOptions, StoreOptions

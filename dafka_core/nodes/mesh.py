@@ -31,7 +31,7 @@ from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.traffic import RECORDS, MeshTraffic
+from dafka_core.nodes.sockets import RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.codec import BulkDecoder, encode

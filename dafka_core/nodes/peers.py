@@ -42,15 +42,17 @@ from dafka_core.nodes.connection_quotas import (
 )
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.sockets import (
+    BEACON,
+    FORBIDDEN,
     HANDSHAKE_FAILED,
     AddressFamily,
+    MeshTraffic,
     close_watched,
     connect,
     new_socket,
     received,
     watched,
 )
-from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.metrics import Metric, Sample, counter, gauge, histogram
 from dafka_core.model.names import escape
+from dafka_core.nodes.sockets import BEACON, REASONS, MeshTraffic
 from dafka_core.nodes.store_loop import OTHER, Disk
-from dafka_core.nodes.traffic import BEACON, REASONS, MeshTraffic
 from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, Severity, problem
 from dafka_core.ops.store_extension import ExtensionNode

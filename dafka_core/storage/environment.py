@@ -30,8 +30,13 @@ from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.metrics import Durations
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.leases import Lease, LeaseTable
-from dafka_core.storage.mapped_file import FilePositions
-from dafka_core.storage.open_environment import Opened, files_at, lock_writer, open_environment
+from dafka_core.storage.open_environment import (
+    FilePositions,
+    Opened,
+    files_at,
+    lock_writer,
+    open_environment,
+)
 from dafka_core.storage.snapshot import Snapshot
 from dafka_core.storage.storage_errors import DATA_FILE, translated
 from dafka_core.storage.tables import Tables

@@ -31,7 +31,7 @@ from dafka_core.flight.requests import (
     PutRequest,
     Request,
 )
-from dafka_core.flight.server_actions import ACTIONS
+from dafka_core.flight.server_requests import ACTIONS
 from dafka_core.model import log_entries
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
 from dafka_core.model.values import Values

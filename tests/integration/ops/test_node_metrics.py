@@ -12,7 +12,7 @@ from dafka_core.config.node_options import keys_in
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.traffic import REASONS
+from dafka_core.nodes.sockets import REASONS
 from dafka_core.ops.node_metrics import REFUSALS, STREAMS, WatchedNode, WatchedNodes
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.nodes.locked import Keys
