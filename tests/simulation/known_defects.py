@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from dafka_core.model import records, timestamps
-from dafka_core.nodes import security
+from dafka_core.nodes import security, sockets
 from dafka_core.protocol import consumer_role, producer_role
 from tests.simulation import mesh
 from tests.simulation.cluster import Roles
