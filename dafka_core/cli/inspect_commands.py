@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+import dafka_core
 from dafka_core.cli import flags, output, store_clients
-from dafka_core.cli.store_clients import StoreFinder
+from dafka_core.cli.store_clients import StoreFinder, parse_least, parse_uris
+from dafka_core.config.missing_stores import EVERY_STORE
+from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
@@ -19,17 +22,8 @@ from dafka_core.model.names import QUERIES_TOPIC, quoted, unescape
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient
     from dafka_core.model.records import PartitionInfo, StagedPartition
-    from dafka_core.storage import PartitionStatistics
-from collections.abc import Iterator
-
-import dafka_core
-from dafka_core.cli.store_clients import parse_least, parse_uris
-from dafka_core.config.missing_stores import EVERY_STORE
-from dafka_core.config.node_options import ReaderOptions
-
-if TYPE_CHECKING:
     from dafka_core.ops.checks import Facts
-
+    from dafka_core.storage import PartitionStatistics
 
 # -- state, nodes and problems ---------------------------------------------------------------------
 

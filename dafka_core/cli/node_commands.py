@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,7 +15,15 @@ from dafka_core.cli import flags, output
 from dafka_core.cli.consume_command import json_lines
 from dafka_core.cli.process import serve_until_stopped
 from dafka_core.cli.store_clients import served
-from dafka_core.config.node_options import MetricsOptions, ReaderOptions, StoreOptions, TowerOptions
+from dafka_core.config.node_options import (
+    KeyFiles,
+    MetricsOptions,
+    ReaderOptions,
+    SecurityOptions,
+    StoreOptions,
+    TowerOptions,
+    keys_in,
+)
 from dafka_core.config.options import Options
 from dafka_core.errors import DafkaError
 from dafka_core.model.name_limits import what_there_is
@@ -24,14 +33,7 @@ from dafka_core.ops.store_extension import ExtensionNode, store_extensions
 
 if TYPE_CHECKING:
     from dafka_core.storage import Log
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from dafka_core.config.node_options import KeyFiles, SecurityOptions, keys_in
-
-if TYPE_CHECKING:
     from dafka_core.storage.log_check import Damage
-
 
 STORE_TABLES: Final[tuple[type[Options], ...]] = (
     StoreOptions,
@@ -304,7 +306,7 @@ def _lacking(log: Log, reader: dafka_core.Reader, timeout_s: float) -> list[Part
     return found
 
 
-# -- backups ---------------------------------------------------------------------------------------
+# -- backups, and the check of a store -------------------------------------------------------------
 
 _DAMAGE_COLUMNS: Final = ("kind", "topic", "partition", "offset", "why")
 

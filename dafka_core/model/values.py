@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, overload
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from dataclasses import dataclass
-
-import xxhash
 
 Bytes = bytes | bytearray | memoryview
 Longs = npt.NDArray[np.int64]

@@ -352,6 +352,9 @@ class LossDetector:
             start = max(start, end)
 
 
+# -- the reader ------------------------------------------------------------------------------------
+
+
 @dataclass(slots=True, eq=False)
 class RangeRead(FollowedPartition):
     """One range of a partition: its records are ``delivered`` until ``end``, or until an error."""
