@@ -196,7 +196,7 @@ def _new_user(name: str) -> User:
     if os.isatty(0):
         password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
-        with open(0, encoding="utf-8", closefd=False) as given:
+        with open(0, encoding="utf-8", errors="surrogateescape", closefd=False) as given:
             password = given.readline().rstrip("\r\n")
     try:
         return new_user(name, password, DEFAULT_ROLES.split(","))

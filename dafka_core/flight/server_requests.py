@@ -536,7 +536,7 @@ def _retention(
     if control is None:
         raise InvalidRequestError("rules", list(request.rules or ()), "this store keeps all")
     if request.reset or request.rules is not None:
-        control.replace(None if request.reset else request.parsed())
+        control.replace(None if request.reset else request.parsed(), request.previous)
     rules = control.rules
     if not caller.owner.knows_all:  # rules name topics
         topics = {info.topic for info in context.held(None, caller)}

@@ -408,6 +408,7 @@ class RetentionThread(LogThread):
         self._clocks_us = clocks_us
         self._compare_at = 0.0
         self._option_rules = retention.rules
+        self._replacing = threading.Lock()
         kept = log.notes(RULES).get(RULES)
         self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
@@ -426,12 +427,20 @@ class RetentionThread(LogThread):
         """Return the number of records deleted by rules."""
         return self._retention.counts.records
 
-    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
-        """Replace the rules, also in the log; None restores those of its option."""
-        text = None if rules is None else octets_of(" ".join(map(str, rules)))
-        self._log.put_notes({RULES: text})
-        self.is_set = rules is not None
-        self._retention.rules = self._option_rules if rules is None else rules
+    def replace(
+        self, rules: tuple[RetentionRule, ...] | None, previous: tuple[str, ...] | None = None
+    ) -> None:
+        """Replace the rules, also in the log; None restores those of its option.
+
+        With ``previous``, only if these are in force.
+        """
+        with self._replacing:
+            if previous is not None and previous != tuple(map(str, self.rules)):
+                return
+            text = None if rules is None else octets_of(" ".join(map(str, rules)))
+            self._log.put_notes({RULES: text})
+            self.is_set = rules is not None
+            self._retention.rules = self._option_rules if rules is None else rules
         _log_rules("retention goes by these rules from now on: %(rules)s", self.rules)
         self.wake()
 
