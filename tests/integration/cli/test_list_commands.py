@@ -181,7 +181,7 @@ def test_how_long_records_are_staged_is_by_the_stores_clock(
             writing.finish(60)
         for idle_hours, count in ((0.0, 1), (1.0, 0)):
             uris = store.location.locations[-1]
-            list_commands.staged(discard=False, idle_hours=idle_hours, uris=uris, timeout_s=60.0)
+            inspect_commands.staged(discard=False, idle_hours=idle_hours, uris=uris, timeout_s=60.0)
             assert capsys.readouterr().out.count(FIRST) == count
 
 
