@@ -155,7 +155,8 @@ class Candidate:
             return
         is_repeated = event == ANNOUNCEMENT and self.is_announced
         if self.state is not before or (event in _EXTENDING and not is_repeated):
-            self.due = max(self.due, now + timing.STORE_TIMEOUT_S)
+            due = max(self.due, now + timing.STORE_TIMEOUT_S)
+            self.due = min(due, self.since + timing.MAX_STORE_TIMEOUT_S)
 
 
 # -- stores and questions --------------------------------------------------------------------------
