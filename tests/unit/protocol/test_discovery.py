@@ -229,6 +229,9 @@ def test_names_chosen_by_peers_are_bounded_and_leave_room_for_stores() -> None:
     for number in range(2 * MAX_KNOWN // MAX_STORES):
         known = (KnownStore(f"T{number} {each}", AT, 0, here=True) for each in range(MAX_STORES))
         nodes.on_message(0.0, m.StoresKnown(ME, f"T{number}", tuple(known)))
+    for number in range(MAX_STORES):
+        nodes.on_message(0.0, m.StoresKnown(ME, f"E{number}", ()))
+    assert len(nodes._known) == MAX_STORES
     assert len(nodes.missing) == MAX_KNOWN
     for number in range(MAX_PEERS + 5):
         nodes.subscribe(0.0, f"M{number}")
