@@ -27,7 +27,7 @@ from dafka_core.errors import (
     RecordTooLargeError,
 )
 from dafka_core.model.envelope import AUTO
-from dafka_core.model.name_limits import check_topic
+from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.opened_records import opened_lists
 from dafka_core.model.records import Record, RecordBatch, TopicPartition, records
 from dafka_core.nodes.addresses import new_address
@@ -256,8 +256,11 @@ class Consumer(Node):
     def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
         """Return the topics with records in stores, among ``topics`` or all.
 
-        Raises NoStoreError if no store was discovered within ``timeout_s`` seconds.
+        Raises:
+            ConfigError: a topic is invalid, or the topics are too many.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
+        check_argument("topics", topics, check_topics)
         query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, topics)
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held
@@ -298,6 +301,8 @@ class Consumer(Node):
         """
         if not isinstance(tp, TopicPartition):
             raise ConfigError("tp", tp, "must be a TopicPartition")
+        check_argument("topic", tp.topic, check_topic)
+        check_argument("partition", tp.partition, check_address)
         check_argument("offset", offset, check_sequence)
 
         def seek(now: float) -> None:
