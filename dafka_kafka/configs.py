@@ -445,7 +445,7 @@ def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
 
 def _retention(rule: RetentionRule | None, age: str, size: str) -> list[Config]:
     age_s, size_bytes = (rule.age_s, rule.size_bytes) if rule else (None, None)
-    age_ms = FOREVER if age_s is None else int(age_s * 1000)
+    age_ms = FOREVER if age_s is None else round(age_s * 1000)
     return [
         _config(age, Kind.LONG, age_ms, FOREVER),
         _config(size, Kind.LONG, FOREVER if size_bytes is None else size_bytes, FOREVER),

@@ -223,7 +223,8 @@ def test_what_a_topic_keeps_is_changed_and_set_back(
     week, size = str(7 * 86_400_000), str(10 << 30)
     assert change(some, ms="1500") == ("1500", size)
     assert rules() == ["t=1.5s,10GiB", "audit=forever", "t*=1w,10GiB"]
-    assert change(some, bytes="-1") == ("1500", "-1")
+    assert change(some, ms="1001") == ("1001", size)
+    assert change(some, bytes="-1") == ("1001", "-1")
     assert change(all_, bytes="1000") == (week, "1000")
     assert change(some, bytes=None) == (week, size)
     assert rules() == ["audit=forever", "t*=1w,10GiB"]
