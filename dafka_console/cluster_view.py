@@ -17,8 +17,8 @@ from dafka_console.snapshot import (
     PartitionTable,
     Snapshot,
     StoreState,
+    TimeSeries,
 )
-from dafka_console.time_series import TimeSeries
 from dafka_core.config.node_options import ALL_NODES, KeyFiles, keys_in
 from dafka_core.errors import (
     ClosedError,

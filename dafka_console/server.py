@@ -15,10 +15,9 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from dafka_console.api import Api
+from dafka_console.api import Api, Producers
 from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
-from dafka_console.producing import Producers
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import escape

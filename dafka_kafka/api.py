@@ -2,7 +2,7 @@
 
 A feature declares each handler with ``serves``: its API, the versions, and the permission that a
 request as a whole requires. The handler checks those for parts of a request. ``gateway.FEATURES``
-is the list of all features.
+is the list of all features, and ApiVersions tells it to clients.
 """
 
 from __future__ import annotations
@@ -200,3 +200,35 @@ class Feature:
 
     async def close(self) -> None:
         """Close, after the last request."""
+
+
+VERSIONS: Final = range(5)  # the versions of ApiVersions itself
+
+
+def api_versions(served: Mapping[int, Served], error: KafkaError = KafkaError.NONE) -> Any:
+    """Return the ApiVersions response for the ``served`` APIs."""
+    versions = {api: each.versions for api, each in served.items()} | {Api.API_VERSIONS: VERSIONS}
+    keys = [
+        {"api_key": int(key), "min_version": each[0], "max_version": each[-1]}
+        for key, each in sorted(versions.items())
+    ]
+    return schemas.made_response(Api.API_VERSIONS, {"error_code": int(error), "api_keys": keys})
+
+
+class NotInUse(Feature):
+    """Quotas, transactions and reassignments, answered as by a broker that doesn't use them.
+
+    Consoles and admin clients request them, and show an error if they get no answer.
+    """
+
+    @serves(Api.LIST_PARTITION_REASSIGNMENTS, range(1), on_cluster(Operation.DESCRIBE))
+    async def _list_reassignments(self, request: Any, client: Client) -> Answer:
+        return {"error_message": None}
+
+    @serves(Api.DESCRIBE_CLIENT_QUOTAS, range(2), on_cluster(Operation.DESCRIBE_CONFIGS))
+    async def _describe_quotas(self, request: Any, client: Client) -> Answer:
+        return {"error_message": None}
+
+    @serves(Api.LIST_TRANSACTIONS, range(3))
+    async def _list_transactions(self, request: Any, client: Client) -> Answer:
+        return {}

@@ -22,8 +22,7 @@ from dafka_core.storage.head_changes import HeadChanges
 from dafka_kafka.api import Answer, Api, Client, Feature, on_topics, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.records import message_set
-from dafka_kafka.records.record_batch import encode_record_batch
+from dafka_kafka.records.formats import V0, V1, encode_message_set, encode_record_batch
 from dafka_kafka.users import Operation
 
 
@@ -505,5 +504,5 @@ def encoder(version: int) -> Encode:
     """Return the encoder for the record format of this version of Fetch."""
     if version >= RECORD_BATCHES_FROM:
         return encode_record_batch
-    magic = message_set.V1 if version >= TIMESTAMPS_FROM else message_set.V0
-    return lambda batch: message_set.encode_message_set(batch, magic)
+    magic = V1 if version >= TIMESTAMPS_FROM else V0
+    return lambda batch: encode_message_set(batch, magic)

@@ -17,8 +17,7 @@ from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.system.hosts import HostPort, host_port, is_any, listen_for
 from dafka_kafka import gateway_metrics
 from dafka_kafka.acls import Acls
-from dafka_kafka.api import Feature
-from dafka_kafka.api_versions import NotInUse
+from dafka_kafka.api import Feature, NotInUse
 from dafka_kafka.configs import Configs
 from dafka_kafka.fetch import Fetch
 from dafka_kafka.gateway_node import MAX_THREADS, GatewayNode

@@ -23,8 +23,7 @@ from dafka_core.model.values import Longs, Values
 from dafka_core.nodes.append_queue import Addition
 from dafka_kafka.errors import KafkaError, RefusedError, invalid_record, too_large
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.journal import Entry, has_failed
-from dafka_kafka.leaders import Term
+from dafka_kafka.leaders import Entry, Term, has_failed
 from dafka_kafka.producer_states import (
     ProducerKey,
     ProducerStates,
@@ -33,14 +32,17 @@ from dafka_kafka.producer_states import (
     notes_of,
 )
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.kafka_batch import BatchHead, KafkaBatch, contents_of, times_of
-from dafka_kafka.records.record_batch import (
+from dafka_kafka.records.formats import (
     MAGIC,
     MOST,
+    BatchHead,
+    KafkaBatch,
     OpenedBatch,
+    contents_of,
     decode_batches,
     decode_few,
     open_record_batch,
+    times_of,
 )
 from dafka_kafka.records.record_columns import decode_together
 from dafka_kafka.registry_table import Lead, NumberedPartition

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from dafka_core.errors import ProtocolError
 from dafka_core.model.names import INTERNAL, printable
 from dafka_core.model.records import TopicPartition
+from dafka_kafka import schemas
 from dafka_kafka.api import (
     WHY,
     Answer,
@@ -46,9 +48,8 @@ from dafka_kafka.partition_writer import (
     produced_together,
 )
 from dafka_kafka.producer_states import NOTES, ProducerStates
-from dafka_kafka.records.record_batch import is_plain, largest_batch
+from dafka_kafka.records.formats import is_plain, largest_batch
 from dafka_kafka.registry_table import Lead
-from dafka_kafka.requests import PartitionAnswer, encoded_answers
 from dafka_kafka.users import Operation
 
 # Rounds: a small batch costs as much to decode, hand over and write as one several times its
@@ -540,3 +541,60 @@ def _answer(part: _Part, outcome: Written | RefusedError | None) -> PartitionAns
     if is_there and outcome is not None:
         offset, log_start = outcome.offset, outcome.log_start
     return PartitionAnswer(part.topic, part.number, 0, offset, None, log_start)
+
+
+_LENGTH: Final = struct.Struct(">h")
+_COUNT: Final = struct.Struct(">i")
+_FIRST_FLEXIBLE: Final = 9
+
+_ANSWER: Final = struct.Struct(">ihqqq")
+_ANSWER_BYTES: Final = (14, 14, 22, 22, 22, 30, 30, 30, 30)
+"""The layout of a partition's response by version up to 8, which later ones share: it has two,
+three or all of the last three fields."""
+
+_FIRST_WITH_THROTTLING: Final = 1
+_FIRST_WITH_REASONS: Final = 8
+
+
+class PartitionAnswer(NamedTuple):
+    """The result for one partition of a Produce request: its offsets, or an error."""
+
+    topic: str
+    number: int
+    error: int
+    base_offset: int
+    why: str | None = None
+    log_start: int = -1
+
+
+def encoded_answers(answers: Iterable[PartitionAnswer], version: int) -> bytes:
+    """Encode the body of a Produce response."""
+    flexible = version >= _FIRST_FLEXIBLE
+    size, tags = (_compact_size, b"\0") if flexible else (_COUNT.pack, b"")
+    topics: dict[str, list[PartitionAnswer]] = {}
+    for each in answers:
+        topics.setdefault(each.topic, []).append(each)
+    pieces = [size(len(topics))]
+    for topic, parts in topics.items():
+        pieces += _text(topic, flexible), size(len(parts))
+        for each in parts:
+            append_time = -1
+            offsets = each.base_offset, append_time, each.log_start
+            fields = _ANSWER.pack(each.number, each.error, *offsets)
+            pieces.append(fields[: _ANSWER_BYTES[min(version, _FIRST_WITH_REASONS)]])
+            if version >= _FIRST_WITH_REASONS:
+                pieces += size(0), _text(each.why, flexible), tags
+        pieces.append(tags)
+    if version >= _FIRST_WITH_THROTTLING:
+        pieces += _COUNT.pack(0), tags
+    return b"".join(pieces)
+
+
+def _compact_size(size: int) -> bytes:
+    return schemas.encoded_varint(size + 1)
+
+
+def _text(text: str | None, flexible: bool) -> bytes:
+    size = _compact_size if flexible else _LENGTH.pack
+    octets = b"" if text is None else text.encode()
+    return size(-1 if text is None else len(octets)) + octets

@@ -1,19 +1,23 @@
-"""The server for Kafka's clients: listener, TLS, connections, event loop in a thread."""
+"""The server for Kafka's clients: listener, TLS, connections, and their requests' dispatch.
+
+It runs in an event loop, in a thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import select
 import socket
 import ssl
 import struct
 import time
-from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any, Final, cast
@@ -21,15 +25,165 @@ from typing import Any, Final, cast
 import numpy as np
 
 from dafka_core.errors import ConfigError, ProtocolError
+from dafka_core.model.names import printable
 from dafka_core.nodes.node import NodeThread
 from dafka_core.system.hosts import is_loopback, plain
 from dafka_core.system.process_limits import soft_limit
-from dafka_kafka.api import Api, Feature
+from dafka_kafka import schemas
+from dafka_kafka.api import VERSIONS, Api, Client, EncodedResponse, Feature, Served, api_versions
+from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import Complaints, Room
 from dafka_kafka.options import KafkaOptions, Limits
-from dafka_kafka.requests import Pieces, RequestHead, Requests, parse_head
 from dafka_kafka.sasl import MAX_REQUEST_BYTES, PATIENCE_S, REFUSED, Sasl
-from dafka_kafka.users import Users
+from dafka_kafka.users import Resource, Users
+
+_log: Final = logging.getLogger("dafka.kafka")
+
+Pieces = Sequence[bytes | bytearray | memoryview]
+
+_HEAD: Final = struct.Struct(">hhih")
+_SIZE: Final = struct.Struct(">i")
+
+FAILED: Final = "requests that failed here"
+DENIED: Final = "requests for what their user may not do"
+
+DENIED_AGAIN_S: Final = 60.0  # interval between log lines for a user and an API: clients retry
+MAX_NAME: Final = 200  # length of a name in the log: clients can invent names
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """The header of a request; the body begins at index ``start``."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    start: int
+
+
+def parse_head(octets: memoryview, apis: Mapping[int, Served]) -> RequestHead:
+    """Parse the header of a request, possibly of an API that is not served.
+
+    Raises:
+        ProtocolError: the bytes do not begin with a header.
+    """
+    if len(octets) < _HEAD.size:
+        raise ProtocolError(f"a request of {len(octets)} bytes, which has no header")
+    api_key, version, correlation_id, length = _HEAD.unpack_from(octets)
+    start = _HEAD.size + max(length, 0)
+    if length < -1 or start > len(octets):
+        raise ProtocolError(f"a request with a client id of length {length}")
+    client_id = str(octets[_HEAD.size : start], "utf-8", "replace")
+    is_known = any(is_served(each, api_key, version) for each in (apis, Sasl.declared))
+    if is_known and schemas.is_flexible(api_key, version):
+        try:
+            start = schemas.after_tags(octets, start)
+        except (IndexError, ValueError) as error:
+            raise ProtocolError(f"a request with invalid tagged fields: {error}") from None
+    return RequestHead(api_key, version, correlation_id, client_id, start)
+
+
+def is_served(apis: Mapping[int, Served], api_key: int, version: int) -> bool:
+    """Return whether an API is served in this version."""
+    if api_key == Api.API_VERSIONS:
+        return version in VERSIONS
+    return api_key in apis and version in apis[api_key].versions
+
+
+class Requests:
+    """Dispatches requests to their handlers.
+
+    Args:
+        apis: all but ApiVersions, which is answered here.
+    """
+
+    def __init__(self, apis: Mapping[int, Served], limits: Limits, complaints: Complaints) -> None:
+        self.apis = apis
+        self._limits = limits
+        self._complaints = complaints
+        self.counts = Counter[int]()
+        """The number of requests in served APIs and versions, by API key."""
+
+    async def answer(
+        self,
+        head: RequestHead,
+        octets: memoryview,
+        host: str,
+        is_gone: Callable[[], bool],
+        sasl: Sasl | None = None,
+    ) -> Pieces:
+        """Return the pieces of the encoded response; none if the client expects none.
+
+        Raises:
+            ProtocolError: the request has no possible response: close the connection.
+        """
+        apis = self.apis if sasl is None else sasl.available(head.api_key, self.apis)
+        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS:
+            # KIP-511: an unknown version is answered in version 0, which every client can read.
+            response = api_versions(apis, KafkaError.UNSUPPORTED_VERSION)
+            return [schemas.encode_response(head.correlation_id, response, 0)]
+        if not is_served(apis, head.api_key, head.version):
+            return self._refusal(head, KafkaError.UNSUPPORTED_VERSION)
+        self._check_size(head, octets)
+        self.counts[head.api_key] += 1
+        request = schemas.decode_request(head.api_key, head.version, octets, head.start)
+        rights = None if sasl is None else sasl.rights
+        client = Client(head.client_id, host, head.version, is_gone, rights)
+        try:
+            if head.api_key == Api.API_VERSIONS:
+                response = api_versions(apis)
+            else:
+                response = await apis[head.api_key].handler(request, client)
+            return self._encoded(head, response)
+        except ProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a defect must not end the gateway
+            return self._failed(head, host, error)
+        finally:
+            if client.refused:
+                self._note_refusal(head.api_key, client)
+
+    def _note_refusal(self, api_key: int, client: Client) -> None:
+        assert client.rights is not None
+        (need, name), user = client.refused[0], client.rights.permissions.name
+        named = need.resource.name.lower()
+        if name and need.resource is Resource.TOPIC:
+            named += f" {printable(name[:MAX_NAME])!r}"
+        why = f"{user} may not {Api(api_key).name}: it needs {need.operation.name} on {named}"
+        of = user, api_key
+        self._complaints.note(DENIED, client.host, why, of=of, again_s=DENIED_AGAIN_S)
+
+    def _check_size(self, head: RequestHead, octets: memoryview) -> None:
+        """Raise ProtocolError for a request that would take too much memory to decode."""
+        limit_bytes = self._limits.max_request_bytes
+        if len(octets) > limit_bytes and head.api_key != Api.PRODUCE:
+            size = f"{len(octets)} bytes of kind {head.api_key}"
+            raise ProtocolError(f"a request of {size}, which may have {limit_bytes}")
+
+    def _encoded(self, head: RequestHead, response: Any) -> Pieces:
+        if response is None:
+            return []
+        if not isinstance(response, EncodedResponse):
+            return [schemas.encode_response(head.correlation_id, response, head.version)]
+        front = schemas.response_head(head.correlation_id, head.api_key, head.version)
+        size_bytes = len(front) + sum(map(len, response.pieces))
+        return [_SIZE.pack(size_bytes) + front, *response.pieces]
+
+    def _refusal(self, head: RequestHead, error: KafkaError) -> Pieces:
+        response = schemas.error_response(head.api_key, head.version, error)
+        if response is None:
+            # Kafka, too, closes the connection: without a version no response can be encoded.
+            kind = f"kind {head.api_key} in version {head.version}"
+            raise ProtocolError(f"a request of {kind}, to which there is no answer ({error.name})")
+        return [schemas.encode_response(head.correlation_id, response, head.version)]
+
+    def _failed(self, head: RequestHead, host: str, error: Exception) -> Pieces:
+        if not self._complaints.counts[FAILED]:
+            _log.error("Kafka: a request of kind %d failed", head.api_key, exc_info=error)
+        self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
+        return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)
+
 
 SCRATCH_BYTES: Final = 16 << 10
 """Read size for small requests. A connection buffers at most this many bytes of requests that wait
@@ -40,8 +194,6 @@ OVERLAP_BYTES: Final = 4 << 20
 
 SMALL_BYTES: Final = 5 * SCRATCH_BYTES
 """Small requests of a connection that overlap: the memory budget does not account for them."""
-
-_SIZE: Final = struct.Struct(">i")
 
 _GONE: Final = getattr(select, "POLLRDHUP", 0)
 """Poll flag of a connection closed by its peer; a reset is always reported. Linux only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.frames import in_session, read_dafka, write_dafka
 from dafka_spark.lag_listener import LagListener
-from dafka_spark.worker_python import use_this_python
+from dafka_spark.python_workers import use_this_python
 
 use_this_python()
 

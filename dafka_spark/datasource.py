@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from dafka_spark.tracebacks import hide_frames
+from dafka_spark.python_workers import hide_frames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from dafka_spark.options import SinkOptions, SourceOptions
     from dafka_spark.sink.writer import DafkaBatchWriter, DafkaStreamWriter
-    from dafka_spark.source.batch_reader import DafkaBatchReader
-    from dafka_spark.source.metadata_reader import MetadataReader
+    from dafka_spark.source.batch_reader import DafkaBatchReader, MetadataReader
 
 
 class DafkaDataSource(DataSource):
@@ -55,8 +54,7 @@ class DafkaDataSource(DataSource):
     @hide_frames
     def reader(self, schema: StructType) -> DafkaBatchReader | MetadataReader:
         """Return the reader of a batch query."""
-        from dafka_spark.source.batch_reader import DafkaBatchReader
-        from dafka_spark.source.metadata_reader import MetadataReader
+        from dafka_spark.source.batch_reader import DafkaBatchReader, MetadataReader
 
         options = self._source_options(schema).for_batch()
         if options.metadata:

@@ -1,4 +1,4 @@
-"""The tables of option ``metadata``; ``source/metadata_reader.py`` fills them."""
+"""The tables of option ``metadata``; ``source/batch_reader.py`` fills them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from dafka_spark.formats.extras import import_extra
+from dafka_spark.formats import import_extra
 from dafka_spark.job_support import (
     JobError,
     JobParser,

@@ -30,8 +30,7 @@ from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
 from dafka_kafka.options import KafkaOptions
-from dafka_spark.kafka_options import KAFKA_OPTIONS
-from dafka_spark.options import SinkOptions, SourceOptions, SparkOptions
+from dafka_spark.options import KAFKA_OPTIONS, SinkOptions, SourceOptions, SparkOptions
 from scripts import reference
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

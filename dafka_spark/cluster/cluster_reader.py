@@ -1,24 +1,55 @@
-"""Readers of a cluster's stores: over the mesh, or by Arrow Flight without a mesh."""
+"""Readers of a cluster's stores: over the mesh, or by Arrow Flight without a mesh.
+
+The stores of each mesh are in a file of this machine.  Spark ends its Python workers after a minute
+without work.  The workers of the next batch find the stores by this file, even while no tower
+answers.
+
+A query that finds no tower or no store at its start gets the diagnosis of ``dafka doctor``.  A
+problem that waiting cannot solve fails the query at once; any other is logged once while the query
+waits.  A healthy start imports nothing of it.
+"""
+
+# ruff: noqa: PLC0415 -- a healthy start imports nothing more
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NoReturn, TypeVar
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from stat import S_IMODE, S_ISDIR
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 
 from dafka_core import Reader
-from dafka_core.config.node_options import KeyFiles
-from dafka_core.errors import DafkaError, NoStoreError, StoreUnreachableError, TowerNotFoundError
+from dafka_core.config.node_options import KeyFiles, ReaderOptions
+from dafka_core.errors import (
+    DafkaError,
+    InvalidRequestError,
+    NoStoreError,
+    StoreUnreachableError,
+    TowerNotFoundError,
+)
 from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
+from dafka_core.flight.store_location import StoreLocation, this_machine
+from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition, merge_heads
 from dafka_core.system.closing import Closing
+from dafka_core.system.files import replace_file
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
+from dafka_spark.options import MeshAddress
+
+if TYPE_CHECKING:
+    from dafka_core.ops.findings import Finding
+
 
 MAX_CONCURRENT: Final = 16  # each store asked at the same time takes a thread
 
@@ -196,3 +227,156 @@ class KnownStoresReader(_FlightReader):
 
 ClusterReader = Reader | NamedStoresReader | KnownStoresReader
 """Access to the stores of a cluster, by the methods of ``Reader`` that these have in common."""
+
+
+MAX_FILES: Final = 64  # one file for each mesh; the oldest ones are deleted
+
+_written: Final[dict[str, tuple[float, frozenset[StoreLocation]]]] = {}
+"""By mesh: when this process wrote the file, and the stores in it."""
+
+
+class _StoresFile(JsonMessage, frozen=True):
+    what: ClassVar[str] = "file of known stores"
+
+    stores: tuple[StoreLocation, ...]
+
+
+def remember(tower: str, stores: Collection[StoreLocation]) -> None:
+    """Write the locations of a mesh's stores for later processes; ignore a disk that fails."""
+    new, now = frozenset(stores), time.monotonic()
+    written_at, old = _written.get(tower, (0.0, frozenset()))
+    if not new or (new == old and now < written_at + timing.REWRITE_S):
+        return
+    with suppress(OSError):
+        directory = _directory()
+        packed = _StoresFile(tuple(sorted(new, key=lambda each: each.store))).packed()
+        replace_file(directory / _file_name(tower), packed, 0o600)
+        files = sorted(directory.iterdir(), key=lambda each: each.stat().st_mtime)
+        for oldest in files[:-MAX_FILES]:
+            oldest.unlink()
+        _written[tower] = now, new
+
+
+def remembered(tower: str) -> list[StoreLocation]:
+    """Return the locations that a process of this machine wrote last; empty without a file."""
+    with suppress(OSError, InvalidRequestError):
+        return list(_StoresFile.parse((_directory() / _file_name(tower)).read_bytes()).stores)
+    return []
+
+
+def _directory() -> Path:
+    """Return the user's own directory; raise OSError if others have access to it."""
+    directory = Path(tempfile.gettempdir()) / f"dafka-{os.getuid()}"
+    directory.mkdir(0o700, exist_ok=True)
+    found = directory.lstat()
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{directory} is not private to this user")
+    return directory
+
+
+def _file_name(tower: str) -> str:
+    # With the machine's name, because a local address means another tower on another machine.
+    return f"{sha256(f'{tower} {this_machine()}'.encode()).hexdigest()[:32]}.json"
+
+
+FIRST_TIMEOUT_S: Final = 1.0
+"""A running tower answers earlier; after this time its ports are probed."""
+
+
+def join(address: MeshAddress) -> ClusterReader:
+    """Open a reader of a mesh, or of the stores known before while no tower answers."""
+    if address.stores:
+        return NamedStoresReader(address.stores, address.keys)
+    known = remembered(address.name)
+    timeout = {"tower_timeout_s": timing.KNOWN_TOWER_S} if known else {}
+    open_reader = partial(Reader, tower=address.tower, host=address.host, port=address.port)
+    try:
+        return _joined(open_reader, address.tower, {**timeout, **dict(address.node)})
+    except TowerNotFoundError as error:
+        return KnownStoresReader(known, error, address.keys)
+
+
+def _joined(open_reader: Callable[..., Reader], tower: str, settings: Mapping[str, Any]) -> Reader:
+    """Open a reader with the settings of a node; explain if no tower answers in time."""
+    options = ReaderOptions.build({"tower": tower, **settings})
+    deadline = Deadline(options.tower_timeout_s)
+    first_s = min(FIRST_TIMEOUT_S, deadline.timeout_s)
+    try:
+        return open_reader(**{**settings, "tower_timeout_s": first_s, "wait_for_tower": False})
+    except TowerNotFoundError as error:
+        found = _probe_towers(tower, found=False)
+        is_hopeless = all(each.lasts for each in found)
+        if not options.wait_for_tower and (is_hopeless or deadline.is_over):
+            raise _diagnosed_error(error, deadline, found) from None
+    until = "a tower answers" if options.wait_for_tower else f"{deadline.timeout_s:g} s have passed"
+    _log.warning("%s. The query retries until %s", ". ".join(map(str, found)), until)
+    try:
+        return open_reader(**{**settings, "tower_timeout_s": max(deadline.left_s, 0.01)})
+    except TowerNotFoundError as error:
+        raise _diagnosed_error(error, deadline, found) from None
+
+
+def explain(
+    reader: ClusterReader, address: MeshAddress, error: NoStoreError, deadline: Deadline
+) -> str:
+    """Log why no store has answered yet, and return the diagnosis.
+
+    Raise NoStoreError if the deadline has passed, or if waiting is pointless: every problem lasts,
+    or one of a tower does.
+    """
+    from dafka_core.ops.checks import Facts, StoreFacts, check_all
+    from dafka_core.ops.findings import problems
+    from dafka_core.ops.gathering import asked, with_discovered
+    from dafka_core.ops.port_probe import PROBE_S, towers_probed
+
+    if isinstance(reader, Reader):
+        towers = ReaderOptions.build({"tower": address.tower}).tower
+        facts = with_discovered(
+            Facts(tuple(towers_probed(towers, PROBE_S)), tower_found=True), reader
+        )
+    else:
+        stores = [StoreFacts(name, locations=uris) for name, uris in reader.endpoints().items()]
+        answers = asked(stores, (), PROBE_S, address.keys)
+        facts = Facts(stores=tuple(each for each, _ in answers))
+    found = problems(check_all(facts))
+    text = ". ".join(map(str, found))
+    lasting = [each for each in found if each.lasts]
+    is_hopeless = lasting and (lasting == found or any(each.about == "tower" for each in lasting))
+    if deadline.is_over or is_hopeless:
+        raise no_store(error, deadline, text) from None
+    if text:
+        _log.warning("%s. The query waits for up to %g s", text, deadline.timeout_s)
+    return text
+
+
+def warn_of_towers(address: MeshAddress) -> None:
+    """Log what is wrong with towers that report stores which do not connect."""
+    for each in () if address.stores else _probe_towers(address.tower):
+        if each.remedy:
+            _log.warning("%s", each)
+
+
+def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStoreError:
+    """Return the error with the whole time waited, and the diagnosis."""
+    waited_s = round(deadline.waited_s, 1)
+    full = NoStoreError(
+        error.towers, waited_s, error.unconnected, error.endpoint, diagnosis=diagnosis
+    )
+    for note in getattr(error, "__notes__", ()):
+        full.add_note(note)
+    return full
+
+
+def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
+    from dafka_core.ops.port_probe import PROBE_S, check_towers, towers_probed
+
+    towers = ReaderOptions.build({"tower": tower}).tower
+    return check_towers(towers_probed(towers, PROBE_S), found=found)
+
+
+def _diagnosed_error(
+    error: TowerNotFoundError, deadline: Deadline, found: Iterable[Finding]
+) -> TowerNotFoundError:
+    waited_s = round(deadline.waited_s, 1)
+    diagnosis = error.diagnosis or ("" if error.unknown_hosts else ". ".join(map(str, found)))
+    return TowerNotFoundError(error.towers, waited_s, error.unknown_hosts, diagnosis=diagnosis)

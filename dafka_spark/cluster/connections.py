@@ -14,19 +14,16 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, TypeVar
 
-from dafka_core import Reader
 from dafka_core.config.node_options import KeyFiles
-from dafka_core.errors import DafkaError, DataLossError, TowerNotFoundError
+from dafka_core.errors import DafkaError, DataLossError
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.system.closing import Closing
-from dafka_spark.cluster import preflight, timing
-from dafka_spark.cluster.cluster_reader import ClusterReader, KnownStoresReader, NamedStoresReader
-from dafka_spark.cluster.known_stores import remembered
+from dafka_spark.cluster import timing
+from dafka_spark.cluster.cluster_reader import ClusterReader, KnownStoresReader, join
 from dafka_spark.options import MeshAddress
 
 Connect = Callable[[MeshAddress], AbstractContextManager[ClusterReader]]
@@ -145,23 +142,11 @@ class Connections(Generic[K, C]):
                 return
 
 
-def _join(address: MeshAddress) -> ClusterReader:
-    if address.stores:
-        return NamedStoresReader(address.stores, address.keys)
-    known = remembered(address.name)
-    timeout = {"tower_timeout_s": timing.KNOWN_TOWER_S} if known else {}
-    open_reader = partial(Reader, tower=address.tower, host=address.host, port=address.port)
-    try:
-        return preflight.join(open_reader, address.tower, {**timeout, **dict(address.node)})
-    except TowerNotFoundError as error:
-        return KnownStoresReader(known, error, address.keys)
-
-
 def _has_expired(reader: ClusterReader) -> bool:
     return isinstance(reader, KnownStoresReader) and time.monotonic() >= reader.retry_at
 
 
-_readers: Connections[MeshAddress, ClusterReader] = Connections(_join, has_expired=_has_expired)
+_readers: Connections[MeshAddress, ClusterReader] = Connections(join, has_expired=_has_expired)
 _clients: Connections[tuple[StoreLocation, KeyFiles], StoreClient] = Connections(
     lambda key: StoreClient(*key)
 )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import import_extra
+from dafka_spark.formats import import_extra
 
 _PLAIN: Final[Mapping[str, types.DataType]] = {
     "boolean": types.BooleanType(),

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from dafka_spark.formats.extras import import_extra
+from dafka_spark.formats import import_extra
 
 EXTRA: Final = "protobuf"
 

@@ -14,8 +14,8 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import NO_VERSION, TopicPartition, Transaction, TransactionState
 from dafka_core.system.closing import Closing
-from dafka_spark.cluster import connections, preflight, timing
-from dafka_spark.cluster.known_stores import remember, remembered
+from dafka_spark.cluster import cluster_reader, connections, timing
+from dafka_spark.cluster.cluster_reader import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_types import ALL_STORES
@@ -121,7 +121,7 @@ class StoreSession(Closing):
                     continue
                 no_store = NoStoreError((self._address.name,), deadline.waited_s)
                 with connections.borrow_reader(self._address) as reader:
-                    preflight.explain(reader, self._address, no_store, deadline)
+                    cluster_reader.explain(reader, self._address, no_store, deadline)
         raise self._too_few(found, acks, deadline.timeout_s)
 
     def _too_few(self, found: int, acks: int, waited_s: float) -> ConfigError:

@@ -23,9 +23,9 @@ from dafka_core.model.log_entries import TransactionExistsError
 from dafka_core.model.names import printable
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import sync_checkpoint
-from dafka_spark.cluster.worker_process import settle
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink import application, audit, commit_coordinator
+from dafka_spark.python_workers import settle
+from dafka_spark.sink import application, commit_coordinator
 from dafka_spark.sink.application import Application, own_address
 from dafka_spark.sink.rows import check_columns, row_codec, write_rows
 from dafka_spark.sink.staging import WriterFactory, WrittenRange
@@ -213,7 +213,9 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         sync_checkpoint(self._checkpoint, batchId)
         ranges = commit_coordinator.commit(self._options, picked, _ranges(messages), query)
         if self._options.audit:
-            audit.write_record(self._options, picked, query, ranges, self._checkpoint)
+            commit_coordinator.write_audit_record(
+                self._options, picked, query, ranges, self._checkpoint
+            )
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Discard the rows that tasks have staged, as far as they reported them (driver)."""

@@ -1,7 +1,7 @@
 """Data loss: its conditions, and the one decision about them (``docs/guarantees.md``).
 
 The driver compares the stores' offsets with the query's (``RegressionDetector``), and a task
-reports the sources that lack its records (``record_sources``).  Both let ``DataLossPolicy`` decide.
+reports the sources that lack its records (``RangeFetch``).  Both let ``DataLossPolicy`` decide.
 """
 
 from __future__ import annotations

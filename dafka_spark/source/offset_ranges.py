@@ -89,10 +89,13 @@ Archived = Mapping[TopicPartition, Sequence[ArchivedFile]]
 
 NOT_ARCHIVED: Final[Archived] = {}
 
+Waiting = Mapping[TopicPartition, int]  # the number of unread records
 
-def rate_limit(
-    waiting: Mapping[TopicPartition, int], limit: int | None, *, turn: int = 0
-) -> dict[TopicPartition, int]:
+Sizes = Mapping[TopicPartition, Sequence[float]]
+"""The mean bytes of a record in each of some equal parts of the waiting records."""
+
+
+def rate_limit(waiting: Waiting, limit: int | None, *, turn: int = 0) -> dict[TopicPartition, int]:
     """Return the number of records to take of each partition, in total at most ``limit``.
 
     Each partition gives one record, and the rest in proportion to its waiting records. If the

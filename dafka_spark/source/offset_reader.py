@@ -31,10 +31,9 @@ from dafka_core.model.packed_offset import Positions
 from dafka_core.model.positions import AGO, EARLIEST, OFFSET, TIME, Position
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.model.timestamps import shown_time
-from dafka_spark.cluster import connections, preflight, timing
-from dafka_spark.cluster.cluster_reader import ClusterReader, map_concurrently
+from dafka_spark.cluster import cluster_reader, connections, timing
+from dafka_spark.cluster.cluster_reader import ClusterReader, map_concurrently, remember
 from dafka_spark.cluster.connections import Connect
-from dafka_spark.cluster.known_stores import remember
 from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_types import EVERY_TOPIC, TopicSelection, as_written
@@ -447,13 +446,13 @@ class OffsetReader:
                     error.endpoint,
                     ", ".join(error.unconnected),
                 )
-                preflight.warn_of_towers(address)
+                cluster_reader.warn_of_towers(address)
                 return None
-            diagnosis = preflight.explain(reader, address, error, deadline)
+            diagnosis = cluster_reader.explain(reader, address, error, deadline)
         try:
             return self._over_mesh(reader, deadline.left_s)
         except NoStoreError as error:
-            raise preflight.no_store(error, deadline, diagnosis) from None
+            raise cluster_reader.no_store(error, deadline, diagnosis) from None
 
     def _check_fetch(self, answers: Sequence[Answer[Heads]], missing: set[TopicPartition]) -> None:
         """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""

@@ -21,8 +21,8 @@ from dafka_core.security.permissions import Permissions
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.connections import Connect
 from dafka_spark.options import SourceOptions
+from dafka_spark.source.offset_ranges import Sizes, Waiting
 from dafka_spark.source.offset_reader import OffsetReader
-from dafka_spark.source.read_limit import Sizes, Waiting
 
 EVERY_S: Final = 10.0  # the least interval between two reports
 IDLE_S: Final = 60.0  # the largest interval between two reports: they show that the query runs

@@ -61,9 +61,9 @@ from dafka_kafka.errors import RefusedError
 from dafka_kafka.gateway import APIS
 from dafka_kafka.partition_writer import joined as joined_records
 from dafka_kafka.partition_writer import produced_records
-from dafka_kafka.records.record_batch import decode_batches
-from dafka_kafka.requests import is_served, parse_head
+from dafka_kafka.records.formats import decode_batches
 from dafka_kafka.sasl import Sasl
+from dafka_kafka.server import is_served, parse_head
 from dafka_kafka.users import SCRAM, Rights, UserFile, Users, new_user
 from dafka_spark.option_types import (
     parse_duration_ms,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dafka_spark.worker_python import use_this_python
+from dafka_spark.python_workers import use_this_python
 from tests.spark import drivers, jvm
 from tests.spark.topics import Topics
 

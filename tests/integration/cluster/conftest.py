@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core import EmbeddedCluster
-from dafka_spark.cluster import known_stores
+from dafka_spark.cluster import cluster_reader
 from dafka_spark.sink import staging
 from tests.forked import ForkedCluster
 from tests.integration.cluster.sinks import Sink
@@ -25,9 +25,9 @@ from tests.integration.cluster.stores import (
 
 
 @pytest.fixture(autouse=True)
-def own_known_stores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_cluster_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep a test's known stores in a directory of its own."""
-    monkeypatch.setattr(known_stores, "_directory", lambda: tmp_path)
+    monkeypatch.setattr(cluster_reader, "_directory", lambda: tmp_path)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -17,10 +17,16 @@ from dafka_core.errors import ConfigError, NoStoreError, StoreUnreachableError, 
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.testing import PATIENCE_S, wait_until
-from dafka_spark.cluster import connections, known_stores, timing
-from dafka_spark.cluster.cluster_reader import NO_MESH, KnownStoresReader, NamedStoresReader
+from dafka_spark.cluster import cluster_reader, connections, timing
+from dafka_spark.cluster.cluster_reader import (
+    MAX_FILES,
+    NO_MESH,
+    KnownStoresReader,
+    NamedStoresReader,
+    remember,
+    remembered,
+)
 from dafka_spark.cluster.connections import Connections
-from dafka_spark.cluster.known_stores import MAX_FILES, remember, remembered
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
 from dafka_spark.sink import store_session
@@ -34,7 +40,7 @@ from tests.unit.dafka_spark.streams import positions
 
 NewProcess = Callable[[], None]
 TOWER = "tower:1:2"
-DIRECTORY = known_stores._directory
+DIRECTORY = cluster_reader._directory
 STORES = [StoreLocation(name, (f"grpc://{name}:1",)) for name in ("A" * 32, "B" * 32)]
 NOWHERE = "grpc://127.0.0.1:1"
 
@@ -47,13 +53,13 @@ def topic() -> str:
 @pytest.fixture
 def new_process(patch: Patch, tmp_path: Path) -> NewProcess:
     """Make this process forget everything, as if it were the process of the next batch."""
-    patch.setattr(known_stores, "_directory", DIRECTORY)
+    patch.setattr(cluster_reader, "_directory", DIRECTORY)
     patch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def begin() -> None:
         close_connections()
         store_session._registries.clear()
-        known_stores._written.clear()
+        cluster_reader._written.clear()
 
     begin()
     return begin
@@ -163,7 +169,7 @@ def test_a_sink_continues_on_a_new_machine(
 @pytest.mark.usefixtures("new_process")
 def test_a_source_continues_at_any_trigger_interval(pair: Sink) -> None:
     """Idle connections are closed, but not the reader of a query."""
-    readers = Connections(connections._join, idle_s=0.02)
+    readers = Connections(cluster_reader.join, idle_s=0.02)
     pair.patch.setattr(connections, "_readers", readers)
     write(pair, 0)
     source = stream(tower=pair.cluster.tower)

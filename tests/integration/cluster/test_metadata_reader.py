@@ -24,7 +24,7 @@ from dafka_core.testing import PATIENCE_S
 from dafka_spark import metadata
 from dafka_spark.cluster import connections
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.metadata_reader import MetadataReader
+from dafka_spark.source.batch_reader import MetadataReader
 from tests.forked import ForkedCluster
 from tests.integration.cluster.stores import A, B, Logged, Mesh, Patch, Serve, Served
 

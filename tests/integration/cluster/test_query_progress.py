@@ -34,8 +34,8 @@ from dafka_spark.cluster import timing
 from dafka_spark.options import SourceOptions
 from dafka_spark.source import progress_publisher
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
+from dafka_spark.source.offset_ranges import Sizes, Waiting
 from dafka_spark.source.progress_publisher import ReportedLag, described
-from dafka_spark.source.read_limit import Sizes, Waiting
 from tests.integration.cluster.stores import A, B, Logged, Mesh, Patch, Serve, Served
 from tests.unit.dafka_spark.streams import ALL, everything, reader
 

@@ -27,7 +27,7 @@ from dafka_spark.errors import (
     SourceLossError,
 )
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
-from dafka_spark.source.record_sources import FlightSource, LocalLogSource, MeshSource
+from dafka_spark.source.partition_reader import FlightSource, LocalLogSource, MeshSource
 from tests.integration.cluster.stores import (
     A,
     Batch,

@@ -259,7 +259,7 @@ def test_a_forked_child_does_not_destroy_a_client(one: Served) -> None:
 
 
 def test_a_forked_child_opens_its_own_connections(patch: Patch) -> None:
-    patch.setattr(connections, "Reader", lambda **_: MemoryReader())
+    patch.setattr(cluster_reader, "Reader", lambda **_: MemoryReader())
 
     def borrowed() -> list[object]:
         with (

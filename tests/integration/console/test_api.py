@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dafka_console import api, producing
-from dafka_console.api import ConsumerGroups, audited_queries, noted, trail
-from dafka_console.producing import Producers
+from dafka_console import api
+from dafka_console.api import ConsumerGroups, Producers, audited_queries, noted, trail
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
@@ -400,7 +399,7 @@ def test_a_topic_has_one_partition_however_many_are_written(
 def test_few_producers_are_kept(
     cluster: EmbeddedCluster, dafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "MOST_PRODUCERS", 1)
+    monkeypatch.setattr(api, "MOST_PRODUCERS", 1)
     with Producers({"tower": cluster.tower}) as producers:
         first, _ = producers.produce(dafka_topic, b"v", None, [])
         producers.produce(f"{dafka_topic}-2", b"v", None, [])
@@ -412,7 +411,7 @@ def test_few_producers_are_kept(
 def test_what_no_store_has_is_said(
     cluster: EmbeddedCluster, dafka_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "ACK_S", 0.2)
+    monkeypatch.setattr(api, "ACK_S", 0.2)
     with Producers({"tower": cluster.tower, "max_record_bytes": 4_096}) as producers:
         with pytest.raises(RecordTooLargeError):
             producers.produce(dafka_topic, b"v" * 10_000_000, None, [])

@@ -10,8 +10,7 @@ import pytest
 
 from dafka_console import cluster_view
 from dafka_console.cluster_view import ANSWER_S, ClusterView, StoreLink
-from dafka_console.snapshot import RECORDS, Snapshot
-from dafka_console.time_series import POINTS
+from dafka_console.snapshot import POINTS, RECORDS, Snapshot
 from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.cli.store_clients import located

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dafka_core.system.hosts import HostPort, host_port
 from dafka_core.testing.waiting import wait_until
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.records.record_batch import decode_batches
+from dafka_kafka.records.formats import decode_batches
 from tests.integration.kafka.one_request import told
 from tests.unit.kafka.records.batches import Parts, by_aiokafka
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from dafka_kafka import schemas
-from dafka_kafka.api import Api
-from dafka_kafka.api_versions import VERSIONS
+from dafka_kafka.api import VERSIONS, Api
 from dafka_kafka.gateway import APIS
 
 TEXTS: Final = (b"t", b"u", b"g", b"", b"__dafka.x", b"\xff", b"a" * 300, b"range", b"consumer")

@@ -13,7 +13,7 @@ from dafka_core.system.closing import Closing
 from dafka_core.system.hosts import HostPort
 from dafka_kafka.api import Api
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.requests import parse_head
+from dafka_kafka.server import parse_head
 from dafka_kafka.users import Rights
 from tests.unit.kafka.messages import NEWEST, named, request, versions
 

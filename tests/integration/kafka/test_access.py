@@ -18,7 +18,7 @@ from dafka_kafka import metadata as metadata_module
 from dafka_kafka.api import Api, Client, on_groups, on_topics
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.requests import DENIED, MAX_NAME
+from dafka_kafka.server import DENIED, MAX_NAME
 from dafka_kafka.users import OPERATIONS, Operation, Resource, Rights
 from tests.integration.kafka.groups.asking import MEMBER
 from tests.integration.kafka.one_request import ask_as, tell

@@ -12,7 +12,7 @@ import pytest
 from dafka_core.security.permissions import Permissions
 from dafka_core.testing import wait_until
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.requests import DENIED
+from dafka_kafka.server import DENIED
 from tests.integration.kafka.locked import NAME, Locked, librdkafka
 
 admin: Any = confluent_kafka.admin

@@ -31,8 +31,7 @@ from dafka_kafka.fetch import (
     readable,
 )
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.records.kafka_batch import KafkaBatch
-from dafka_kafka.records.record_batch import decode_batches
+from dafka_kafka.records.formats import KafkaBatch, decode_batches
 from tests.integration.kafka.fixed_node import asked, fixed_node
 from tests.unit.kafka.messages import NEWEST, versions
 

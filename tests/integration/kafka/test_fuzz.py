@@ -13,7 +13,7 @@ from dafka_core.security.permissions import NOBODY
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.gateway import Gateway
-from dafka_kafka.requests import DENIED, FAILED
+from dafka_kafka.server import DENIED, FAILED
 from tests.integration.kafka.fuzz import fuzz, is_there
 from tests.integration.kafka.malformed import well_formed
 from tests.integration.kafka.one_request import answer_to, tell

@@ -21,7 +21,7 @@ from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.partition_writer import Put, Written
 from dafka_kafka.produce import ProduceRounds
 from dafka_kafka.producer_states import NOTES, ProducerStates
-from dafka_kafka.records import record_batch
+from dafka_kafka.records import formats
 from dafka_kafka.registry_table import NumberedPartition
 from tests.integration.kafka.fixed_node import OWN, fixed_node
 from tests.unit.kafka.records.batches import batch
@@ -112,14 +112,14 @@ def test_a_defect_is_told_to_those_who_wait_and_ends_nothing(
 ) -> None:
     first, second, third = sequenced(3)
 
-    decode = record_batch.open_record_batch
+    decode = formats.open_record_batch
 
     def broken(octets: memoryview, *others: Any) -> Any:
         if octets == second:
             raise error
         return decode(octets, *others)
 
-    monkeypatch.setattr(record_batch, "open_record_batch", broken)
+    monkeypatch.setattr(formats, "open_record_batch", broken)
     monkeypatch.setattr(partition_writer, "open_record_batch", broken)
     outcomes = written(store, first, second, third, batch([b"plain"]))
     unknown, late = KafkaError.UNKNOWN_SERVER_ERROR, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from dafka_core.testing import wait_until
-from dafka_kafka.journal import JOURNAL_TOPIC
+from dafka_kafka.leaders import JOURNAL_TOPIC
 from tests.forked import ForkedCluster
 from tests.integration.kafka.numbers import TOPIC, NumberWriter, ends
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dafka_console.snapshot import RECORDS, PartitionTable, Snapshot, StoreState
-from dafka_console.time_series import TimeSeries
+from dafka_console.snapshot import RECORDS, PartitionTable, Snapshot, StoreState, TimeSeries
 from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
 from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space

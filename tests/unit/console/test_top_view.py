@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from dafka_console import top_view
-from dafka_console.snapshot import PartitionTable, Snapshot, StoreState
-from dafka_console.time_series import TimeSeries
+from dafka_console.snapshot import PartitionTable, Snapshot, StoreState, TimeSeries
 from dafka_console.top_view import TopChoice
 from dafka_core.queries.query_progress import FINISHED, LATE, RUNNING, QueryLag
 from tests.unit.console.snapshots import GONE, ONE, US, A, info, snapshot

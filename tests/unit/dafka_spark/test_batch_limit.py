@@ -11,7 +11,8 @@ from pyspark.sql.streaming import datasource as spark
 
 from dafka_core.model.records import TopicPartition
 from dafka_spark.options import SourceOptions
-from dafka_spark.source.read_limit import ASSUMED_BYTES, BatchLimit, Waiting, records_within
+from dafka_spark.source.micro_batch_stream import ASSUMED_BYTES, BatchLimit, records_within
+from dafka_spark.source.offset_ranges import Waiting
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 GROWING = {A: [10.0, 10.0, 1_000.0, 1_000.0]}

@@ -8,9 +8,8 @@ import pytest
 
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions, StoreOptions
 from dafka_core.errors import HIDDEN, ConfigError
-from dafka_spark.kafka_options import KAFKA_OPTIONS, Decision, kafka_option
 from dafka_spark.option_types import ALL_STORES
-from dafka_spark.options import SinkOptions, SourceOptions
+from dafka_spark.options import KAFKA_OPTIONS, Decision, SinkOptions, SourceOptions, kafka_option
 from scripts.options import kafka_table
 
 

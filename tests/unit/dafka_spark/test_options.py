@@ -19,7 +19,7 @@ from dafka_core.model.positions import AT_EARLIEST, AT_LATEST, LATEST, TIME, Pos
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import DafkaDataSource, option_types
-from dafka_spark.cluster import connections
+from dafka_spark.cluster import cluster_reader, connections
 from dafka_spark.errors import ColumnError
 from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.frames import spark_options
@@ -300,7 +300,7 @@ def test_node_options_in_any_spelling_reach_the_reader(monkeypatch: pytest.Monke
         assert address.node == (("peer_expiry_ms", "9000"), ("wire", "rfc46"))
         assert address != read().mesh_address  # other queries do not share its reader
     opened = Mock()
-    monkeypatch.setattr(connections, "Reader", opened)
+    monkeypatch.setattr(cluster_reader, "Reader", opened)
     with connections.borrow_reader(address):
         assert ReaderOptions.build(opened.call_args.kwargs).peer_expiry_ms == 9_000
 

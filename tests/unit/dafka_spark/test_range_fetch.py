@@ -33,8 +33,15 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange
-from dafka_spark.source.partition_reader import Fetched, LostOffsets, RangeFetch, complete
-from dafka_spark.source.record_sources import MeshSource, RecordSource, archive_sources
+from dafka_spark.source.partition_reader import (
+    Fetched,
+    LostOffsets,
+    MeshSource,
+    RangeFetch,
+    RecordSource,
+    archive_sources,
+    complete,
+)
 from tests.integration.archive.records import archived
 from tests.memory_reader import MemoryReader
 

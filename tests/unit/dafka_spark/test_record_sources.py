@@ -16,8 +16,7 @@ from dafka_core.model.records import UNKNOWN_US, PartitionInfo, RecordBatch, Top
 from dafka_spark.errors import FetchError
 from dafka_spark.options import SourceOptions
 from dafka_spark.source.offset_ranges import OffsetRange, StoreRange
-from dafka_spark.source.partition_reader import fetch
-from dafka_spark.source.record_sources import MeshSource, archive_sources, open_sources
+from dafka_spark.source.partition_reader import MeshSource, archive_sources, fetch, open_sources
 from tests.integration.archive.records import A as ARCHIVED
 from tests.integration.archive.records import B, archived
 from tests.memory_reader import MemoryReader

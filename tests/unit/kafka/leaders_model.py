@@ -25,8 +25,7 @@ from dafka_core.model.epochs import (
 )
 from dafka_core.model.records import TopicPartition
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.journal import JournalRecord, Known, records_of, recovered, summaries
-from dafka_kafka.leaders import Term
+from dafka_kafka.leaders import JournalRecord, Known, Term, records_of, recovered, summaries
 from dafka_kafka.producer_states import ProducerKey, ProducerStates, Sequenced, WrittenBatch
 from dafka_kafka.registry_table import Lead
 

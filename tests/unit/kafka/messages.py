@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dafka_kafka import schemas
-from dafka_kafka.api import Api
-from dafka_kafka.api_versions import VERSIONS
+from dafka_kafka.api import VERSIONS, Api
 from dafka_kafka.gateway import APIS
 
 NEWEST = -1

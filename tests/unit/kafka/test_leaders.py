@@ -12,18 +12,19 @@ import pytest
 from dafka_core.errors import DiskFullError
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition
-from dafka_kafka import journal, leaders
+from dafka_kafka import leaders
 from dafka_kafka.errors import RefusedError
-from dafka_kafka.journal import (
+from dafka_kafka.leaders import (
     JOURNAL_TOPIC,
     Journal,
     JournalRecord,
     Known,
+    Leaders,
+    Term,
     recovered,
     states_until,
     summaries,
 )
-from dafka_kafka.leaders import Leaders, Term
 from dafka_kafka.producer_states import ProducerState, WrittenBatch
 from dafka_kafka.registry_table import Lead
 from tests.unit.kafka import leaders_model
@@ -367,8 +368,8 @@ def without_journal(gateway: Gateway, report: Any, end: int, journal_end: int) -
         (Gateway, "has", without_gathering),
         pytest.param(Gateway, "is_covered", without_journal, marks=pytest.mark.nightly),
         (leaders_model, "recovered", without_cap),
-        (journal, "states_until", without_states),
-        (journal, "states_until", without_trim),
+        (leaders, "states_until", without_states),
+        (leaders, "states_until", without_trim),
     ],
 )
 def test_a_defect_is_found(

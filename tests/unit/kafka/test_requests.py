@@ -15,13 +15,8 @@ from dafka_kafka.api import Api, Client, EncodedResponse, Handler
 from dafka_kafka.gateway import APIS
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
-from dafka_kafka.requests import (
-    FAILED,
-    PartitionAnswer,
-    Requests,
-    encoded_answers,
-    parse_head,
-)
+from dafka_kafka.produce import PartitionAnswer, encoded_answers
+from dafka_kafka.server import FAILED, Requests, parse_head
 from tests.unit.kafka.messages import request, response, versions
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_kafka import schemas
-from dafka_kafka.api import Api
-from dafka_kafka.api_versions import VERSIONS, api_versions
+from dafka_kafka.api import VERSIONS, Api, api_versions
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS
 

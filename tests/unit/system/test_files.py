@@ -190,7 +190,7 @@ def test_only_one_module_renames_syncs_and_makes_directories() -> None:
     }
     elsewhere = {call for call in found if call[0] != "files.py"}
     # In /tmp, for files that mean nothing after the machine has started again.
-    assert elsewhere == {("known_stores.py", "directory.mkdir(448, exist_ok=True)")}
+    assert elsewhere == {("cluster_reader.py", "directory.mkdir(448, exist_ok=True)")}
     assert {"os.fsync(descriptor)", "made.replace(path)"} <= {call for _, call in found}
 
 

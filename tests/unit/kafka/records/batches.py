@@ -19,7 +19,7 @@ from kafka.record import default_records, legacy_records, memory_records
 from dafka_core.model.envelope import Headers, closed
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.kafka_batch import KafkaBatch
+from dafka_kafka.records.formats import KafkaBatch
 
 TP = TopicPartition("t", "P")
 START_MS = 1_700_000_000_000

@@ -18,18 +18,22 @@ from dafka_core.model.envelope import MAGIC as ENVELOPE
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.records import message_set
+from dafka_kafka.records import formats
 from dafka_kafka.records.compression import Codec
-from dafka_kafka.records.kafka_batch import NO_TIMESTAMP, KafkaBatch, contents_of, times_of
-from dafka_kafka.records.message_set import decode_message_set, encode_message_set
-from dafka_kafka.records.record_batch import (
+from dafka_kafka.records.formats import (
     MOST,
+    NO_TIMESTAMP,
+    KafkaBatch,
+    contents_of,
     decode_batches,
     decode_few,
+    decode_message_set,
     decode_record_batch,
     encode_few,
+    encode_message_set,
     encode_record_batch,
     largest_batch,
+    times_of,
 )
 from dafka_kafka.records.record_columns import RecordColumns, decode_records, encode_records
 from tests.unit.kafka.records import batches
@@ -416,7 +420,7 @@ def test_what_a_set_has_is_bounded_as_a_whole(magic: int, monkeypatch: pytest.Mo
     with pytest.raises(RefusedError, match="more than") as caught:
         list(decode_message_set(one * 4, 3_200))
     assert caught.value.code == KafkaError.MESSAGE_TOO_LARGE
-    monkeypatch.setattr(message_set, "MAX_MESSAGES", 3)
+    monkeypatch.setattr(formats, "MAX_MESSAGES", 3)
     assert len(decoded(message(magic, b"a") * 3)) == 3
     for octets in (message(magic, b"a") * 4, wrapped(magic, message(magic, b"a") * 4)):
         with pytest.raises(RefusedError, match="more than 3 messages") as caught:

@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from dafka_core.model.records import TopicPartition
-from dafka_spark import metadata
-from dafka_spark.cluster import worker_process
-from dafka_spark.cluster.worker_process import OLD_PLAN_S, settle
+from dafka_spark import metadata, python_workers
 from dafka_spark.options import SourceOptions
+from dafka_spark.python_workers import OLD_PLAN_S, settle
 from dafka_spark.schema import full
-from dafka_spark.source.batch_reader import DafkaBatchReader
-from dafka_spark.source.metadata_reader import MetadataReader
+from dafka_spark.source.batch_reader import DafkaBatchReader, MetadataReader
 from tests.memory_reader import MemoryReader
 from tests.unit.dafka_spark.tasks import Task
 
@@ -51,7 +49,7 @@ def test_a_reused_plan_is_reported_once(
     begun_ms = int((time.time() + age_s) * 1000)
     query = str(uuid.UUID(int=begun_ms << 80 | 0x7000 << 64))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/nowhere")
-    Task(0, {"spark.sql.execution.query.id": query}).begin(monkeypatch, worker_process)
+    Task(0, {"spark.sql.execution.query.id": query}).begin(monkeypatch, python_workers)
     (task,) = reader.partitions()
     for _ in range(2):
         assert sum(batch.num_rows for batch in reader.read(task)) == (1 if kind else 3)
@@ -66,7 +64,7 @@ def test_a_worker_excludes_loaded_modules_from_garbage_collection(
     monkeypatch.setattr(os, "getpid", lambda: -1)
     settle()  # outside of tasks
     assert gc.get_freeze_count() == 0
-    Task().begin(monkeypatch, worker_process)
+    Task().begin(monkeypatch, python_workers)
     settle()
     frozen = gc.get_freeze_count()
     made = [[number] for number in range(100)]
