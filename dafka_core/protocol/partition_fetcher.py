@@ -290,7 +290,6 @@ class FollowedPartition(PartitionFetcher):
         for index, batch in enumerate(taken):
             if batch.epoch is not None and batch.epoch.life < last_life(self.epochs):
                 # It has waited behind the records of a newer life, which has replaced it.
-                self.head = batch.offset
                 self.begin(batch.offset)
                 return taken[:index]
             start = self._extend_history(batch.epoch, batch.offset)

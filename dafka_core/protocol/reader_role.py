@@ -72,7 +72,6 @@ class ReaderRole:
                 part = batch.between(batch.offset, min(batch.end, read.end))
                 if not read.is_stale(part):
                     read.delivered += read.follow(now, part)
-                    read.raise_head(read.end)
                 messages += self._ask(now, read)
         return messages
 
