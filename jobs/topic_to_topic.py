@@ -27,7 +27,7 @@ from dafka_spark.job_support import (
 
 
 def transform(records: DataFrame, where: str | None, value: str | None) -> DataFrame:
-    """Return the records that satisfy ``where``, as one column with the result of ``value``.
+    """Return key, value and headers of records that satisfy ``where``, with another ``value``.
 
     Raises:
         AnalysisException: an expression that Spark cannot understand.
@@ -37,7 +37,7 @@ def transform(records: DataFrame, where: str | None, value: str | None) -> DataF
         records = records.where(where)
     if value is not None:
         records = records.withColumn("value", sf.expr(value).cast("binary"))
-    return records.select("value")
+    return records.select("key", "value", "headers")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sink = {"tower": arguments.tower, "topic": arguments.to, "acks": arguments.acks}
     check_options(arguments, **sink)
     session = build_session("topic-to-topic")
-    records = read_topics(session, arguments)
+    records = read_topics(session, arguments, includeHeaders="true")
     writer = (
         transform(records, arguments.where, arguments.value)
         .writeStream.queryName("topic-to-topic")

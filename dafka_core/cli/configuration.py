@@ -84,7 +84,7 @@ def read(config: str | None, profile: str | None, known: Known) -> Configuration
     """
     path = _path(config)
     content = {} if path is None else _content(path)
-    chosen = profile or os.environ.get(PROFILE) or content.get(_PROFILE, "")
+    chosen = profile or os.environ.get(PROFILE) or str(content.get(_PROFILE, ""))
     profiles = _table(path, "", content, _PROFILES)
     settings = [*_settings(path, "", content, known)]
     for name in profiles:
@@ -93,10 +93,10 @@ def read(config: str | None, profile: str | None, known: Known) -> Configuration
         if name == chosen:
             settings = [*found, *settings]
     if chosen and chosen not in profiles:
-        near = what_there_is(str(chosen), {*map(str, profiles)}, "profiles")
+        near = what_there_is(chosen, {*profiles}, "profiles")
         where = f"{path} does not define it" if path else "no configuration file was found"
         raise ConfigError("profile", chosen, f"{where}; {near}")
-    return Configuration(path, str(chosen), tuple(settings))
+    return Configuration(path, chosen, tuple(settings))
 
 
 def misspelt_variables() -> list[str]:

@@ -443,7 +443,7 @@ def consume(
     default from the earliest record, and exits.
     """
     opens = options.get("envelope") != NONE
-    if form and as_json:
+    if form and as_json and flags.is_given("as_json"):
         raise click.BadParameter("cannot be combined with --json", param_hint="'--format'")
     text = partial(form or (json_lines if as_json else lines), opens=opens)
     matches = _matcher(grep, where, opens=opens)

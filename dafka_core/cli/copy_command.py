@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +80,9 @@ class Place(NamedTuple):
         return cls(kind, name)
 
 
+_QUOTE: Final = '"'
+_SPECIAL: Final = re.compile('[",\r\n]')  # texts with these are in quotation marks in CSV
+
 CSV_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 _SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False), *SCHEMA])
@@ -125,18 +127,25 @@ def _json(file: BinaryIO) -> Iterator[Write]:
 def _csv(file: BinaryIO) -> Iterator[Write]:
     """Write column names, then rows; keys and values are raw bytes, headers are omitted."""
     text = io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(CSV_COLUMNS)
+    text.write(_row(CSV_COLUMNS))
 
     def write(batch: RecordBatch) -> None:
         topic, partition = escape(batch.tp.topic), escape(batch.tp.partition)
         for each in opened_records(batch):
             at = each.timestamp.isoformat() if each.timestamp else ""
             content = text_of(each.key or b""), text_of(each.value or b"")
-            rows.writerow((topic, partition, each.offset, at, *content))
+            text.write(_row((topic, partition, str(each.offset), at, *content)))
 
     yield write
     text.detach()  # after a flush
+
+
+def _row(texts: Iterable[str]) -> str:
+    # Not by ``csv.writer``, which leaves a carriage return without quotation marks.
+    cells = (
+        f'"{each.replace(_QUOTE, _QUOTE * 2)}"' if _SPECIAL.search(each) else each for each in texts
+    )
+    return ",".join(cells) + "\n"
 
 
 _WRITERS: Final = {PARQUET: _parquet, JSON: _json, CSV: _csv}
@@ -153,20 +162,31 @@ class ParquetRecords:
         self._name = name
         try:
             self._file = pq.ParquetFile(name)
-        except (OSError, pa.ArrowInvalid) as error:
-            why = str(error).splitlines()[0]
-            raise ConfigError("file", escape(name), f"cannot be read: {why}") from None
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(
+                "file", escape(name), f"cannot be read: {_first_line(error)}"
+            ) from None
         names = self._file.schema_arrow.names
         if "value" not in names:
             near = what_there_is("value", names, "columns")
             raise ConfigError("file", escape(name), f"has no column value ({near})")
+        self._columns = [each for each in ("value", "key", "headers") if each in names]
+        for column in self._columns:
+            if names.count(column) > 1:
+                raise ConfigError("file", escape(name), f"has several columns {column}")
         for column in ("value", "key"):
             kind = self._file.schema_arrow.field(column).type if column in names else pa.binary()
             if str(kind) not in ("binary", "string", "large_binary", "large_string"):
                 why = f"its column {column} must be binary or string, and is {kind}"
                 raise ConfigError("file", escape(name), why)
+        if "headers" in names:
+            kind = self._file.schema_arrow.field("headers").type
+            try:
+                pa.nulls(0, kind).cast(HEADERS_TYPE)
+            except pa.ArrowException:
+                why = f"its column headers must be a list of pairs (key, value), and is {kind}"
+                raise ConfigError("file", escape(name), why) from None
         self.count: int = self._file.metadata.num_rows
-        self._columns = [each for each in ("value", "key", "headers") if each in names]
 
     def batches(self) -> Iterator[tuple[pa.Array, pa.Array | None, pa.Array | None]]:
         """Yield values, keys and headers, as columns of up to ``_BATCH_ROWS`` records."""
@@ -174,6 +194,10 @@ class ParquetRecords:
             key = batch["key"] if "key" in self._columns else None
             headers = batch["headers"] if "headers" in self._columns else None
             yield batch["value"], key, None if headers is None else headers.cast(HEADERS_TYPE)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 POLL_S: Final = 1.0  # interval at which ``--follow`` checks for new records
@@ -295,14 +319,7 @@ def _topic_to_file(
 
 def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
     if place.kind == PARQUET:
-        records = ParquetRecords(place.name)
-        with dafka_core.Producer(topic, **options) as producer:
-            with output.progress(records.count, "records") as advance:
-                for columns in records.batches():
-                    producer.publish_many(*columns)
-                    advance(len(columns[0]))
-            producer.close()
-        _report(records.count, f"topic {quoted(topic)}")
+        _parquet_to_topic(place, topic, options)
         return
     kind = JSON if place.kind == JSON else CSV
     with open_sources([place.name]) as sources, dafka_core.Producer(topic, **options) as producer:
@@ -311,8 +328,28 @@ def _file_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None
             error = publisher.publish(sources, decoder(kind, None, (), b"", None), None, ())
         producer.close()
     _report(publisher.count, f"topic {quoted(topic)}")
-    if error is not None:
-        raise error
+    if failure := error or publisher.stopped:
+        raise failure
+
+
+def _parquet_to_topic(place: Place, topic: str, options: Mapping[str, Any]) -> None:
+    records = ParquetRecords(place.name)
+    count, failure = 0, None
+    with dafka_core.Producer(topic, **options) as producer:
+        with output.progress(records.count, "records") as advance:
+            try:
+                for columns in records.batches():
+                    producer.publish_many(*columns)
+                    count += len(columns[0])
+                    advance(len(columns[0]))
+            except (OSError, ValueError, pa.ArrowException) as error:
+                why = f"cannot be read from record {count} on: {_first_line(error)}"
+                own = isinstance(error, DafkaError)  # such as RecordTooLargeError
+                failure = error if own else DafkaError(f"file {quoted(place.name)} {why}")
+        producer.close()  # also after a failure: what was published is kept
+    _report(count, f"topic {quoted(topic)}")
+    if failure is not None:
+        raise failure
 
 
 def _refuse_gap(gap: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -122,6 +123,17 @@ class Parsed(click.ParamType[Any]):
             self.fail(f"{escape(value)!r}: {error}", param, ctx)
 
 
+class Number(click.FloatRange):
+    """The type of a finite number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or fail with the reason."""
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
+
+
 def parse_topic(text: str) -> str:
     """Parse a topic's name, with bytes that are not printable escaped as lists show them."""
     topic = unescape(text)
@@ -146,7 +158,7 @@ result_option: Final = option(
 )
 timeout_option: Final = option(
     "--timeout-s",
-    type=click.FloatRange(0.01, MOST["s"]),
+    type=Number(0.01, MOST["s"]),
     default=10.0,
     metavar="NUMBER",
     help="Time to wait for stores.",
@@ -250,6 +262,12 @@ def reads_stores(function: Callable[..., None]) -> Callable[..., None]:
     for each in (stores_option, timeout_option, json_option):
         command = each(command)
     return command
+
+
+def is_given(parameter: str) -> bool:
+    """Return whether a flag of the command, not a file or the environment, has a value."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is None or ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def _drop_unused(ctx: click.Context, values: dict[str, Any]) -> None:

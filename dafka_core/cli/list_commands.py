@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import click
-
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import DafkaError
@@ -103,7 +101,7 @@ def heads(topic: str, *, finder: StoreFinder) -> None:
 @flags.option("--discard", is_flag=True, help="Discard the listed records and fence their writers.")
 @flags.option(
     "--idle-hours",
-    type=click.FloatRange(0),
+    type=flags.Number(0),
     default=0.0,
     metavar="N",
     help="Only attempts without new records for N hours.",

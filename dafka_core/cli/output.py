@@ -258,19 +258,31 @@ def _cell(value: object) -> str:
     return "-" if value is None else str(value)
 
 
+_GAP: Final = 2  # spaces between two columns
+_WRAPPED: Final = 20  # least width of a column of sentences, if they are longer
+
+
 def _print_table(
-    names: Sequence[str], rows: Iterable[Sequence[object]], wrapped: Collection[str]
+    names: Sequence[str], rows: Sequence[Sequence[object]], wrapped: Collection[str]
 ) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(box=None, header_style="bold", pad_edge=False, show_header=settings.headings)
-    for name in names:
-        grid.add_column(name, no_wrap=name not in wrapped)
-    for row in rows:
-        grid.add_row(*map(_cell, row))
     # A name may contain markup.
-    Console(markup=False, emoji=False).print(grid)
+    console = Console(markup=False, emoji=False)
+    grid = Table(box=None, header_style="bold", pad_edge=False, show_header=settings.headings)
+    cells = [[*map(_cell, row)] for row in rows]
+    least = -_GAP
+    for name, column in zip(names, zip(names, *cells, strict=True), strict=True):
+        grid.add_column(name, no_wrap=name not in wrapped, overflow="fold")
+        width = max(map(cell_len, column))
+        least += _GAP + (min(width, _WRAPPED) if name in wrapped else width)
+    for row in cells:
+        grid.add_row(*row)
+    # No name or number is cut: the terminal continues longer lines below.
+    console.width = max(console.width, least)
+    console.print(grid)
 
 
 def _print_message(text: str, style: str) -> None:

@@ -97,7 +97,7 @@ def _read(
 ) -> tuple[object, ...]:
     count = size = 0
     with output.progress(total, "records") as advance:
-        for batch in batches:
+        for batch in batches if total else ():
             count, size = count + batch.count, size + batch.values.size_bytes
             advance(batch.count)
             if count >= total:

@@ -10,6 +10,7 @@ import select
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from dafka_core.cli import flags, output, process
 from dafka_core.cli.process import Stopped, signals
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
-from dafka_core.model.envelope import AUTO, Header, Headers
+from dafka_core.model.envelope import AUTO, Header, Headers, closed
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, text_of
 from dafka_core.ops.metrics_options import MetricsOptions
@@ -36,6 +37,8 @@ MAX_ROW_BYTES: Final = 128 << 20
 """Limit of a CSV row, so that an unclosed quotation mark does not read the whole file."""
 
 _QUOTE: Final = b'"'
+
+FEW_HEADERS: Final = 1_000  # they always fit into an envelope
 
 
 @dataclass(eq=False)
@@ -117,10 +120,14 @@ class _Parsed(Decoder):
         try:
             for line in lines:
                 self.line += 1
-                for value, key, pairs in self._records(line):
+                for value, own_key, own_headers in self._records(line):
+                    key = self.key if own_key is None else own_key
+                    pairs = (*self.headers, *own_headers)
+                    if len(pairs) > FEW_HEADERS:
+                        closed(value, key, pairs)
                     values.append(value)
-                    keys.append(self.key if key is None else key)
-                    headers.append((*self.headers, *pairs))
+                    keys.append(key)
+                    headers.append(pairs)
         except ValueError as error:
             why = str(error)
         return Columns(values, keys, headers), why
@@ -189,6 +196,8 @@ class CsvRecords(_Parsed):
         yield Record(octets_of(value), None if key is None else octets_of(key), ())
 
     def _begin(self, names: list[str]) -> None:
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"there are several columns {quoted(twice[0])}")
         if self.key_column is not None and self.key_column not in names:
             near = what_there_is(self.key_column, names, "columns")
             raise ValueError(f"column {quoted(self.key_column)} is missing ({near})")
@@ -299,7 +308,8 @@ class Publisher:
     rate: float | None = None  # maximum number of records per second
     count: int = 0  # number of valid records that were read
     advance: Callable[[int], None] = lambda _: None  # gets the number of records just published
-    started_s: float = field(default_factory=time.monotonic)
+    stopped: Stopped | None = None  # the signal that ended the input early
+    due_s: float = 0.0  # with a rate, when the next record may be published (monotonic)
     waiting: int = 0
     let_in: LetIn = lambda wait: None
 
@@ -330,6 +340,7 @@ class Publisher:
                 raise
             if self.waiting:
                 output.info(f"{self.waiting} records were read but are not published")
+            self.stopped = stopped
             # A second Ctrl-C stops waiting for acknowledgements and reports what is lost.
             signals.handle({signal.SIGINT})
         return None
@@ -367,9 +378,12 @@ class Publisher:
         step = max(int(self.rate / _BATCHES_PER_S), 1)
         for start in range(0, count, step):
             self.waiting = count - start
-            due_s = self.started_s + self.count / self.rate
-            self.let_in(partial(time.sleep, max(due_s - time.monotonic(), 0.0)))
-            self._publish_at_once(columns.part(start, start + step))
+            # Time without input does not count, but for that of one batch.
+            self.due_s = max(self.due_s, time.monotonic() - 1 / _BATCHES_PER_S)
+            self.let_in(partial(time.sleep, max(self.due_s - time.monotonic(), 0.0)))
+            part = columns.part(start, start + step)
+            self.due_s += len(part.values) / self.rate
+            self._publish_at_once(part)
         self.waiting = 0
 
     def _publish_at_once(self, columns: Columns) -> None:
@@ -447,7 +461,7 @@ class Publisher:
 @flags.option("--key-column", metavar="NAME", help="The CSV column with the keys.")
 @flags.option(
     "--rate",
-    type=click.FloatRange(0.001),
+    type=flags.Number(0.001),
     metavar="N",
     help="Publish at most N records per second.",
 )

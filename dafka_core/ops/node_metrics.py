@@ -82,11 +82,13 @@ class Reading:
         """The totals of a store's topics."""
         assert self._topics is not None
         totals, shown = self._topics
+        # A new topic that the sum lacks would move from ``other``, whose counters would fall.
+        new = {topic: Total() for topic, _ in self.appended if topic != OTHER}
         found = totals.current()
-        shown.choose(found)
+        shown.choose(new | found)
         return found
 
-    @property
+    @cached_property
     def appended(self) -> list[tuple[str, tuple[int, int]]]:
         """Records and bytes appended to each topic."""
         return [*self.disk_watch.topics.items()]

@@ -181,11 +181,12 @@ class EmbeddedCluster(ProcessBound):
     @contextmanager
     def paused_store(self, index: int = 0) -> Iterator[None]:
         """Stop a store's process meanwhile (SIGSTOP): it exists and does not answer."""
-        self._stores[index].signal(signal.SIGSTOP)
+        store = self._stores[index]
+        store.signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self._stores[index].signal(signal.SIGCONT)
+            store.signal(signal.SIGCONT)  # does nothing if it was killed meanwhile
 
     def close(self) -> None:
         """Kill all nodes and remove the temporary directory.  Idempotent."""
@@ -233,7 +234,9 @@ class _NodeProcess:
 
     def _launch(self, arguments: Sequence[str]) -> subprocess.Popen[str]:
         command, pipe = [sys.executable, "-m", "dafka_core.cli", *arguments], subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
+        streams: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": self._errors}
+        # A Ctrl-C is for this process, which may continue, as a notebook's kernel does.
+        return subprocess.Popen(command, **streams, text=True, start_new_session=True)
 
     def _wait_until_ready(self) -> dict[str, Any]:
         assert self._process.stdout is not None

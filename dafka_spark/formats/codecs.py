@@ -10,9 +10,9 @@ from pyspark.sql.types import DataType, StringType
 
 from dafka_spark.formats.arrow_values import ArrowCodec
 from dafka_spark.formats.avro_values import AvroCodec
-from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.formats.json_values import JsonCodec
 from dafka_spark.formats.protobuf_values import ProtobufCodec
+from dafka_spark.schema import parse_ddl
 
 BYTES: Final = "bytes"
 STRING: Final = "string"

@@ -25,8 +25,8 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import sync_checkpoint
 from dafka_spark.options import SinkOptions
 from dafka_spark.python_workers import settle
-from dafka_spark.sink import application, commit_coordinator
-from dafka_spark.sink.application import Application, own_address
+from dafka_spark.sink import commit_coordinator
+from dafka_spark.sink.commit_coordinator import Application, own_address
 from dafka_spark.sink.rows import check_columns, row_codec, write_rows
 from dafka_spark.sink.staging import WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore
@@ -130,7 +130,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
     def begin(self) -> None:
         """Pick the store where all tasks stage their rows (driver)."""
         self._picked = commit_coordinator.pick_store(self._options)
-        application.check(self._options, self._picked)
+        commit_coordinator.check_version(self._options, self._picked)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Stage the rows of one task."""

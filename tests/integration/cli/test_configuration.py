@@ -76,3 +76,10 @@ def test_a_command_or_a_flag_that_is_not_there_gets_a_sentence() -> None:
     )
     refused = refusal(2, "config", "produce", "--akcs", "2")
     assert "unknown option --akcs; did you mean --acks?" in refused
+
+
+def test_json_in_the_environment_gives_way_to_a_format(tower: str) -> None:
+    run("produce", "formatted", "--tower", tower, given=b"a\n")
+    reading = ("consume", "formatted", "--tower", tower, "--exit-at-end")
+    assert succeed(*reading, "--format", "%o", DAFKA_JSON="true").stdout == b"0\n"
+    assert json.loads(succeed(*reading, DAFKA_JSON="true").stdout)["value"] == "a"

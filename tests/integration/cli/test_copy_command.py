@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -117,8 +118,49 @@ def test_parquet_of_others_needs_a_column_value(tower: str, tmp_path: Path) -> N
         (None, "b"),
     ]
     for columns, says in (
-        ({"valeu": ["a"]}, "has no column value (did you mean 'valeu'?)"),
-        ({"value": [1]}, "its column value must be binary or string, and is int64"),
+        ([("valeu", ["a"])], "has no column value (did you mean 'valeu'?)"),
+        ([("value", [1])], "its column value must be binary or string, and is int64"),
+        ([("value", ["a"]), ("headers", ["b"])], "column headers must be a list of pairs"),
+        ([("value", ["a"]), ("value", ["b"])], "has several columns value"),
     ):
-        pq.write_table(pa.table(columns), path)
+        names, values = zip(*columns, strict=True)
+        pq.write_table(pa.table([*map(pa.array, values)], names=names), path)
         assert says in refusal(2, "copy", path, "t", "--tower", tower)
+
+
+@pytest.mark.parametrize("where", ["headers", "page"])
+def test_of_a_damaged_parquet_file_the_records_before_are_copied(
+    tower: str, tmp_path: Path, where: str
+) -> None:
+    path, count = tmp_path / "x.parquet", 50_000
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    last = [{"key": None, "value": b""}] if where == "headers" else []
+    headers = pa.array([*([[]] * count), last], kind)
+    table = pa.table({"value": ["v"] * (count + 1), "headers": headers})
+    pq.write_table(table, path, row_group_size=count, use_dictionary=False)
+    if where == "page":
+        damaged = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+        with path.open("r+b") as file:
+            file.seek(damaged)
+            file.write(b"\xff" * 16)
+    done = run("copy", str(path), where, "--tower", tower, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {"records": count}
+    said = done.stderr.decode().splitlines()[-1]
+    assert said.startswith(f"dafka: file '{path}' cannot be read from record {count} on: ")
+    assert len(run("consume", where, "--tower", tower, "--exit-at-end").stdout) == 2 * count
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_copy_of_a_file_that_a_signal_ends_does_not_look_complete(
+    tower: str, tmp_path: Path, number: int
+) -> None:
+    path, topic = tmp_path / "x.csv", f"stopped-{number}"
+    os.mkfifo(path)
+    with Dafka("copy", str(path), topic, "--tower", tower) as copying:
+        with path.open("wb", buffering=0) as file:
+            file.write(b"value\none\n")
+            first = run("consume", topic, "--tower", tower, "--from-beginning", "--count", "1")
+            assert first.stdout == b"one\n"
+            assert copying.stop(number) == 128 + number
+        assert copying.err.rest()[-1] == f"1 records copied to topic '{topic}'".encode()

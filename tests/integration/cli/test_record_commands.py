@@ -373,3 +373,11 @@ def test_records_are_timed_in_and_out(tower: str) -> None:
         [(name, row)] = rows(command, "perf", *at).items()
         assert (name, row["records"], row["bytes"]) == (what, 2_500, 50_000)
         assert row["records_per_s"] > 0
+
+
+def test_a_topic_without_records_takes_no_time_to_read(tower: str) -> None:
+    run("produce", "emptied", "--tower", tower, given=b"a\nb\n")
+    succeed("trim", "emptied", "--tower", tower, "--before", "end", "--yes")
+    for command in ("consume", "store"):
+        [row] = rows(command, "emptied", "--tower", tower).values()
+        assert (row["records"], row["bytes"]) == (0, 0)

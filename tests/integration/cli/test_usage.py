@@ -110,6 +110,8 @@ def test_without_a_command_the_help_is_shown() -> None:
         ("produce t --input json --key-separator :", "'--key-separator': requires --input lines"),
         ("produce t --key-column a", "for '--key-column': requires --input csv"),
         ("produce t --rate 0", "for '--rate'"),
+        ("produce t --rate inf", "for '--rate': inf is not a finite number"),
+        ("topics --timeout-s nan", "for '--timeout-s': nan is not a finite number"),
         ("copy a.csv b.csv", "FROM or TO must be a topic"),
         ("copy a a", "is the same topic"),
         ("copy a b.csv --resume", "for '--resume': copies all records of a topic to a topic"),

@@ -16,8 +16,7 @@ from dafka_core.testing import PATIENCE_S
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink import commit_coordinator
-from dafka_spark.sink.application import Application
-from dafka_spark.sink.commit_coordinator import pick_store
+from dafka_spark.sink.commit_coordinator import Application, pick_store
 from dafka_spark.sink.staging import StagingWriter, WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore, StoreSession
 from dafka_spark.sink.writer import (

@@ -19,7 +19,7 @@ from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.errors import ApplicationError, OldCheckpointError, TransactionChangedError
 from dafka_spark.options import COUNT_BITS, MAX_TXN_VERSION
-from dafka_spark.sink.application import Application
+from dafka_spark.sink.commit_coordinator import Application
 from dafka_spark.sink.writer import TaskCommit
 from tests.forked import ForkedCluster
 from tests.integration.cluster.sinks import Sink, Write, numbers, partition, run, texts

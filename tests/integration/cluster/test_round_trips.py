@@ -30,7 +30,7 @@ from dafka_spark.errors import (
 )
 from dafka_spark.options import SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.application import partition_address
+from dafka_spark.sink.commit_coordinator import partition_address
 from dafka_spark.sink.rows import write_rows
 from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.sink.writer import DafkaBatchWriter

@@ -30,8 +30,7 @@ from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import commit_coordinator, staging
-from dafka_spark.sink.application import Application, partition_address
-from dafka_spark.sink.commit_coordinator import pick_store
+from dafka_spark.sink.commit_coordinator import Application, partition_address, pick_store
 from dafka_spark.sink.staging import WriterFactory, WrittenRange, fence
 from dafka_spark.sink.store_session import StoreSession
 from dafka_spark.sink.writer import TaskCommit

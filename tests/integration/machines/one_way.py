@@ -17,8 +17,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.options import SinkOptions, SourceOptions
 from dafka_spark.schema import full
-from dafka_spark.sink.application import Application
-from dafka_spark.sink.commit_coordinator import commit, pick_store
+from dafka_spark.sink.commit_coordinator import Application, commit, pick_store
 from dafka_spark.sink.staging import WriterFactory
 from dafka_spark.source.batch_reader import DafkaBatchReader
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream

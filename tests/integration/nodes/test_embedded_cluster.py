@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,3 +146,32 @@ def ends(client: StoreClient) -> list[int] | None:
         return [head.end for head in client.heads(None, timeout_s=PATIENCE_S)]
     except StoreUnreachableError:
         return None
+
+
+INTERRUPTED = """
+import os, signal, time
+from dafka_core import EmbeddedCluster, Producer
+with EmbeddedCluster() as cluster:
+    try:
+        os.killpg(0, signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+    with Producer("t", tower=cluster.tower) as producer:
+        producer.publish(b"after it")
+    print(producer.acknowledged)
+"""
+
+
+def test_it_outlives_a_ctrl_c_that_its_process_handles() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    settings: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
+    done = subprocess.run(command, check=False, **settings)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+def test_a_paused_store_may_be_killed() -> None:
+    with EmbeddedCluster() as cluster:
+        with cluster.paused_store():
+            cluster.kill_store()
+        assert cluster.stores == []

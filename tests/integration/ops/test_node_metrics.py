@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from dafka_core import Store, Tower
+from dafka_core import Producer, Store, Tower
 from dafka_core.config.node_options import keys_in
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.nodes.store_loop import OTHER
 from dafka_core.nodes.traffic import REASONS
+from dafka_core.ops import topic_totals
 from dafka_core.ops.node_metrics import REFUSALS, STREAMS
 from dafka_core.ops.watched_nodes import WatchedNode, WatchedNodes
 from dafka_core.testing import PATIENCE_S, wait_until
@@ -130,3 +132,21 @@ def test_of_nothing_it_is_said_that_nothing_serves() -> None:
     ((kind, name, finding),) = WatchedNodes(0).findings()
     assert (kind, name) == ("node", "")
     assert "no node serves yet" in finding.sentence
+
+
+def test_a_new_topic_has_its_own_counters_before_the_totals_are_summed_again(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_totals, "SHARE", 1e-9)  # as in a store with very many partitions
+    watched = WatchedNode(nodes.store, 10)
+
+    def appended() -> dict[tuple[str, ...], Any]:
+        name = "dafka_topic_appended_records_total"
+        return {each.labels: each.value for each in watched.samples() if each.metric.name == name}
+
+    assert appended()["flights",] == 1_000
+    with Producer("later", tower=nodes.tower.tower) as producer:
+        producer.publish_many([b"value"] * 10)
+    found = appended()
+    assert found["later",] == 10
+    assert (OTHER,) not in found

@@ -17,7 +17,7 @@ from demo.replay_flights import load_flights
 from pyspark.sql import SparkSession
 from topic_to_parquet import as_text
 
-from dafka_core import EmbeddedCluster
+from dafka_core import EmbeddedCluster, Producer
 from tests.spark.jobs.programs import FLIGHTS, JOBS, ROOT, read_topic, run, values_of
 
 SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -45,6 +45,35 @@ def test_topic_to_parquet_keeps_every_record_once(
     source = read_topic(session, cluster, "flights")
     rows = as_text(source).select(kept.columns)
     assert_df_equality(kept, rows, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_topic_to_topic_keeps_keys_headers_and_null_values(
+    session: SparkSession,
+    cluster: EmbeddedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with Producer("keyed", tower=cluster.tower) as producer:
+        producer.publish(b"v", b"k", [("h", b"1"), ("n", None)])
+        producer.publish(None, b"gone")
+        producer.publish(b"plain")
+    topic_to_topic.main(
+        [
+            *(f"--tower={cluster.tower}", "--topic=keyed", "--to=copied", "--available-now"),
+            f"--checkpoint={tmp_path / 'checkpoint'}",
+        ]
+    )
+    reader = session.read.format("dafka").option("tower", cluster.tower)
+    keyed, copied = (
+        reader.option("includeHeaders", "true")
+        .option("subscribe", topic)
+        .load()
+        .select("key", "value", "headers")
+        for topic in ("keyed", "copied")
+    )
+    assert_df_equality(copied, keyed, ignore_row_order=True)
 
 
 def test_topic_to_topic_copies_what_is_asked_for(

@@ -109,6 +109,7 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
             "[profiles.a.commands.produce]\ntower = 'x:y'",
             "dafka.toml [profiles.a.commands.produce] setting 'tower' = 'x:y': must be HOST",
         ),
+        ("profile = ['home']", "'profile' = '['home']': dafka.toml does not define it"),
         ("profile = 'hme'\n[profiles.home]", "'profile' = 'hme': dafka.toml does not define it"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
 
 from dafka_core.cli.copy_command import CSV, JSON, PARQUET, Place, new_file
+from dafka_core.cli.produce_command import CsvRecords
 from dafka_core.errors import ConfigError
 from dafka_core.model.records import RecordBatch, TopicPartition
 
@@ -61,3 +63,14 @@ def test_a_file_without_a_form_is_refused() -> None:
 def test_what_looks_like_a_file_is_no_topic(text: str) -> None:
     with pytest.raises(ConfigError, match=r"looks like a file, .*; for a topic use topic:NAME"):
         Place.parse(text)
+
+
+def test_rows_of_csv_keep_every_kind_of_newline(tmp_path: Path) -> None:
+    values = [b"a\r", b"\r", b"a\rb", b"a\r\nb\n", b'a"b', b"a,b", b"", b" a"]
+    path = tmp_path / "x.csv"
+    with new_file(Place(CSV, str(path)), overwrite=False) as write:
+        write(RecordBatch.of(BATCH.tp, 0, values))
+    with path.open(newline="", encoding="utf-8") as file:
+        assert [row["value"].encode() for row in csv.DictReader(file)] == values
+    (found, _, _), why = CsvRecords(None, (), None).decode(path.read_bytes().split(b"\n")[:-1])
+    assert (found, why) == (values, "")

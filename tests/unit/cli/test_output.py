@@ -235,3 +235,12 @@ def test_a_sentence_is_one_line_on_a_terminal_and_its_words_are_as_they_are() ->
         output.error(sentence.strip())
         output.info("[dim]t")
     assert lines == [f"dafka: {sentence.strip()}", "[dim]t"]
+
+
+def test_a_table_that_is_wider_than_the_terminal_cuts_no_name_and_no_number() -> None:
+    row = ("t" * 20, "A" * 32, 1_234_567, "see " + "w" * 50)
+    with terminal() as lines:
+        output.table(("topic", "partition", "records", "why"), [row], wrapped=("why",))
+    shown = " ".join(lines[1:]).split()
+    assert shown[:4] == [*map(str, row[:3]), "see"]
+    assert "".join(shown[4:]) == "w" * 50

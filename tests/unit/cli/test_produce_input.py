@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dafka_core.cli import produce_command
-from dafka_core.cli.produce_command import Columns, CsvRecords, Decoder, JsonRecords
+from dafka_core.cli.produce_command import Columns, CsvRecords, Decoder, JsonRecords, Publisher
 from dafka_core.cli.produce_command import LineRecords as Lines
 
 
@@ -58,6 +61,9 @@ def test_a_row_of_csv_has_a_value_or_is_an_object() -> None:
     ]
 
 
+MANY_HEADERS = b", ".join([b'{"name": "n", "value": "v"}'] * 9_000)
+
+
 @pytest.mark.parametrize(
     ("decoder", "lines", "number", "says"),
     [
@@ -74,6 +80,12 @@ def test_a_row_of_csv_has_a_value_or_is_an_object() -> None:
         (JsonRecords(None, ()), [b'{"value": "a"}', b'{"value": "", "headers": 1}'], 2, "head"),
         (CsvRecords(None, (), None), [b"value,b", b"a,b", b"c"], 3, "1 columns instead of 2"),
         (CsvRecords(None, (), None), [b"value", b"a", b'"x"y'], 3, "expected"),
+        (
+            JsonRecords(None, ()),
+            [b'{"value": "a"}', b'{"value": "b", "headers": [%s]}' % MANY_HEADERS],
+            2,
+            "too many headers",
+        ),
     ],
 )
 def test_those_before_a_line_that_is_no_record_are_kept(
@@ -90,9 +102,29 @@ def test_a_column_or_a_quotation_mark_that_is_missing_is_said(
 ) -> None:
     _, why = CsvRecords(None, (), "nmae").decode([b"id,name"])
     assert "column 'nmae' is missing (did you mean 'name'" in why
+    _, why = CsvRecords(None, (), None).decode([b"id,name,id"])
+    assert why == "there are several columns 'id'"
     open_ended = CsvRecords(None, (), None)
     open_ended.decode([b"value", b'"a', b"b"])
     assert open_ended.end() == "a quotation mark is not closed"
     monkeypatch.setattr(produce_command, "MAX_ROW_BYTES", 10)
     _, why = CsvRecords(None, (), None).decode([b"value", b'"a', b"b" * 20])
     assert why == "a quotation mark is not closed"
+
+
+def test_the_rate_is_kept_after_a_pause_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, published = 1_000.0, list[float]()
+
+    def pass_time(wait: Any) -> None:
+        nonlocal now
+        now += wait.args[0]
+
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
+    monkeypatch.setattr(produce_command, "time", clock)
+    producer: Any = SimpleNamespace(publish_many=lambda *_: published.append(now))
+    publisher = Publisher(producer, rate=10.0, let_in=pass_time)
+    for _ in range(2):
+        now += 3_600  # nothing arrives
+        publisher._publish(Columns([b""] * 20))
+    assert published[19] - published[0] == pytest.approx(1.85)
+    assert published[39] - published[20] == pytest.approx(1.85)

@@ -21,10 +21,9 @@ from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_spark import DafkaDataSource, option_types
 from dafka_spark.cluster import cluster_reader, connections
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.frames import spark_options
 from dafka_spark.options import SinkOptions, SourceOptions, SparkOptions, user_options
-from dafka_spark.schema import is_table, table_options
+from dafka_spark.schema import is_table, parse_ddl, table_options
 from dafka_spark.sink.rows import check_columns
 from tests.unit.dafka_spark.descriptors import INT64, File
 

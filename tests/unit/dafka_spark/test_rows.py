@@ -22,9 +22,8 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.options import SinkOptions
-from dafka_spark.schema import full
+from dafka_spark.schema import full, parse_ddl
 from dafka_spark.sink import rows, staging
 from dafka_spark.sink.rows import by_topic, check_columns, row_codec, write_rows
 from dafka_spark.sink.staging import RowBuffer, WrittenRange

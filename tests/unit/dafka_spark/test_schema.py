@@ -8,8 +8,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from dafka_spark import metadata
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.ddl import parse_ddl
-from dafka_spark.schema import NEVER_NULL, check, full, is_table, table_options
+from dafka_spark.schema import NEVER_NULL, check, full, is_table, parse_ddl, table_options
 
 TOPICS = metadata.full("topics")
 BINARY = full()["value"].dataType

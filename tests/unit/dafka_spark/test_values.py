@@ -22,9 +22,9 @@ from dafka_spark.errors import BatchTooLargeError
 from dafka_spark.formats.arrow_values import MAX_BATCH, MAX_OPENED, ArrowCodec
 from dafka_spark.formats.avro_values import AvroCodec
 from dafka_spark.formats.codecs import FORMATS, Codec, codec_of, concat_parts, decode_parts
-from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.formats.json_values import JsonCodec
 from dafka_spark.formats.protobuf_values import ProtobufCodec
+from dafka_spark.schema import parse_ddl
 from tests.unit.dafka_spark import descriptors as pb
 from tests.unit.dafka_spark.descriptors import File, decoded, stream, trade
 

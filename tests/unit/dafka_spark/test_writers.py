@@ -11,9 +11,9 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.security.permissions import Permissions
 from dafka_spark.errors import ColumnError
-from dafka_spark.formats.ddl import parse_ddl
 from dafka_spark.options import SinkOptions
-from dafka_spark.sink.application import Application, own_address, partition_address
+from dafka_spark.schema import parse_ddl
+from dafka_spark.sink.commit_coordinator import Application, own_address, partition_address
 from dafka_spark.sink.staging import WrittenRange
 from dafka_spark.sink.store_session import PickedStore
 from dafka_spark.sink.writer import (
