@@ -28,7 +28,7 @@ from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, be
 from dafka_console.snapshot import BYTES, RECORDS, STORE, TOWER, WINDOWS, Snapshot
 from dafka_console.top_view import query_row
 from dafka_console.windows import Window
-from dafka_core.audit.audit_record import chained, parsed
+from dafka_core.audit import chained, parsed
 from dafka_core.config.options import check_argument
 from dafka_core.errors import ClosedError, ConfigError, DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient

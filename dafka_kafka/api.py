@@ -7,16 +7,20 @@ is the list of all features, and ApiVersions tells it to clients.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType, MethodType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from dafka_kafka import schemas
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import REFUSALS, Need, Operation, Resource, Rights
+
+_log: Final = logging.getLogger("dafka.kafka")
 
 
 class Api(IntEnum):
@@ -199,7 +203,30 @@ class Feature:
         """Start in the loop, before the first request."""
 
     async def close(self) -> None:
-        """Close, after the last request."""
+        """Close, after the last request: cancel unfinished work."""
+        for each in self._works:
+            each.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
+
+    async def to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Complete the work even if the client disconnects: half of it would remain otherwise."""
+        task = asyncio.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_say_failure)
+            raise
+
+    @cached_property
+    def _works(self) -> set[asyncio.Task[None]]:
+        return set()
+
+
+def _say_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("what a client asked for that has gone is not done: %s", error)
 
 
 VERSIONS: Final = range(5)  # the versions of ApiVersions itself

@@ -8,6 +8,7 @@ set one to a value that changes nothing.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -42,6 +43,9 @@ from dafka_kafka.users import Operation as Permitted
 
 
 ANSWER_S: Final = 10.0  # time for each store's answer
+
+MAX_TRIES: Final = 100
+"""How often a store is asked to change its rules: each time, another client has changed them."""
 
 
 def check_all_there(store: Store) -> None:
@@ -80,6 +84,8 @@ SIZE: Final = "retention.bytes"
 FOREVER: Final = -1
 MAX_LONG: Final = 2**63 - 1
 
+_LONG: Final = re.compile(r"(?a)-?\d{1,19}")
+
 _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
 """Largest limits of a rule. Larger ones keep everything: tools write 2^63 - 1 for ever."""
 
@@ -94,7 +100,7 @@ def parsed(name: str, value: str | None) -> int | None:
     """
     if value is None:
         return None
-    number = int(value) if value.removeprefix("-").isdecimal() and value.isascii() else 0
+    number = int(value) if _LONG.fullmatch(value) else 0
     if number != FOREVER and not 1 <= number <= MAX_LONG:
         why = f"config {name} must be at least 1, or -1 to keep all; got {value!r}"
         raise RefusedError(KafkaError.INVALID_CONFIG, why)
@@ -138,27 +144,30 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
     """Change a topic's limits at all known stores; blocks.
 
     This store comes last: if another store fails, it still shows the old limits, and a retry
-    repeats the change.
+    repeats the change. Other gateways may change other topics' rules meanwhile.
 
     Raises:
         RefusedError: a store is away, or failed.
     """
     control = store.retention_control
-    rules = changed(topic, control.rules, limits, anew=anew)
+
+    def after(before: tuple[RetentionRule, ...]) -> tuple[RetentionRule, ...]:
+        return changed(topic, before, limits, anew=anew)
 
     def tell(client: StoreClient) -> None:
         (said,) = client.ask(RetentionRules, ANSWER_S, RetentionRequest())
-        before = parse_rules(said.rules)
-        after = changed(topic, before, limits, anew=anew)
-        if after != before:
-            request = RetentionRequest(tuple(map(str, after)))
-            client.ask(RetentionRules, ANSWER_S, request)
+        for _ in range(MAX_TRIES):
+            if (rules := after(before := parse_rules(said.rules))) == before:
+                return
+            request = RetentionRequest(tuple(map(str, rules)), previous=said.rules)
+            (said,) = client.ask(RetentionRules, ANSWER_S, request)
+        raise DafkaError("other clients change its rules again and again")
 
     check_all_there(store)
     tell_others(store, tell)
     try:
-        if rules != control.rules:
-            control.replace(rules)
+        while (rules := after(before := control.rules)) != before:
+            control.replace(rules, tuple(map(str, before)))
     except DafkaError as error:
         why = f"this store has not done it: {error}"
         raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None
@@ -352,7 +361,8 @@ class Configs(Feature):
         self._check_exists(asked.resource_name)
         values = values_of(self._node, asked.configs)
         if not validate_only:
-            await set_configs(self._node, asked.resource_name, values, anew=anew)
+            # A later change must not overtake it, and both kinds of configs are set, or none.
+            await self.to_its_end(set_configs(self._node, asked.resource_name, values, anew=anew))
 
     def _check_exists(self, topic: str) -> None:
         if not self._node.registry.exists(topic):
@@ -375,7 +385,7 @@ class Configs(Feature):
                 "documentation": None,
             }
             for each in found
-            if keys is None or each.name in keys
+            if not keys or each.name in keys
         ]
         return named | {"error_message": None, "configs": configs}
 
@@ -480,16 +490,18 @@ async def set_retention(
 
 def gateway_configs(node: GatewayNode) -> list[Config]:
     """Return this gateway's configs by name."""
-    own, listen = node.gateways.own, node.options.listen
+    own, options = node.gateways.own, node.options
+    protocol = "SSL" if options.kafka_tls_certificate else "PLAINTEXT"
+    protocol = f"SASL_{protocol}" if options.kafka_users else protocol
     told = {
-        "advertised.listeners": (Kind.STRING, f"PLAINTEXT://{HostPort(own.host, own.port)}"),
+        "advertised.listeners": (Kind.STRING, f"{protocol}://{HostPort(own.host, own.port)}"),
         "broker.id": (Kind.INT, own.node_id),
-        "listeners": (Kind.STRING, f"PLAINTEXT://{listen}"),
+        "listeners": (Kind.STRING, f"{protocol}://{options.listen}"),
         "node.id": (Kind.INT, own.node_id),
     }
     found = [_config(name, kind, value, None) for name, (kind, value) in told.items()]
     defaults = settings(KafkaOptions(), StoreOptions())
-    values = settings(node.options, node.store.options)
+    values = settings(options, node.store.options)
     values[MIN_STORES] = Kind.INT, node.default_copies
     for name, (kind, value) in values.items():
         found.append(_config(name, kind, value, defaults[name][1]))

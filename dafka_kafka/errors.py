@@ -72,12 +72,20 @@ class KafkaError(IntEnum):
     UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
+MAX_WHY: Final = 8_000
+"""Characters of a reason: in UTF-8 at most 32,767 bytes, as many as Kafka's older versions encode.
+A reason may name a client's configs, and all stores."""
+
+
 @dataclass(eq=False)
 class RefusedError(Exception):
     """Refuses part of a request with ``code``, and ``why`` where Kafka has a field for it."""
 
     code: int
     why: str
+
+    def __post_init__(self) -> None:
+        self.why = self.why[:MAX_WHY]
 
     def __str__(self) -> str:
         return self.why

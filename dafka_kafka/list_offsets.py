@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import StoreError
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.storage.block import MAX_BLOCK_RECORDS
 from dafka_kafka.api import Answer, Api, Client, Feature, on_topics, serves
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.fetch import readable, say_damaged
@@ -134,11 +134,33 @@ def offset_of(log: Log, tp: TopicPartition, end: int, timestamp: int) -> FoundOf
     is_readable = offset is not None and offset < end
     if timestamp == MAX_TIMESTAMP and not is_readable and earliest < end:
         # The greatest one was trimmed, or is beyond the high watermark.
-        offset = max(log.times(tp, earliest, end), key=itemgetter(1))[0]
+        offset = log.offset_for_time(tp, newest_us(log, tp, earliest, end))
     if offset is None or offset >= end:
         return FoundOffset()
     times = log.times(tp, offset, offset + 1)
     return FoundOffset(offset, milliseconds(times[0][1]) if times else UNKNOWN)
+
+
+def newest_us(log: Log, tp: TopicPartition, start: int, end: int) -> int:
+    """Return the greatest time of a partition's records from ``start`` to ``end`` (exclusive).
+
+    It reads them from the last ones on, until no earlier one can have a greater time.
+
+    Raises:
+        StoreError: the log is damaged there.
+    """
+    newest = UNKNOWN_US
+    while start < end:
+        first = max(start, end - MAX_BLOCK_RECORDS)
+        with log.snapshot() as snapshot:
+            for batch in snapshot.read(tp, first, end):
+                assert batch.times is not None  # a block has its records' times
+                newest = max(newest, int(batch.times[:, 1].max()))
+            held = snapshot.info(tp)
+            if held is None or first <= held.earliest or snapshot.newest_us(tp, first) <= newest:
+                break
+        end = first
+    return newest
 
 
 def old_style_offsets(

@@ -632,7 +632,10 @@ class PartitionRegistry:
         await self._propose(change)
 
     async def extend(self, topic: str, count: int, *, gateways: Sequence[str] = ()) -> None:
-        """Extend a topic to ``count`` partitions, which must be more than it has."""
+        """Extend a topic to ``count`` partitions, which must be more than it has.
+
+        ``gateways`` host the new ones in turn.
+        """
         mine: set[str] = set()
 
         def change(pending: PendingChanges) -> None:
@@ -644,7 +647,11 @@ class PartitionRegistry:
             if count <= known and mine.isdisjoint(map(ADDRESS, found)):
                 why = f"topic {topic!r} has {known} partitions, and {count} are not more"
                 raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
-            mine.update(pending.host(topic, count - known, gateways or self._hosts(topic)))
+            hosts = gateways or self._hosts(topic)
+            if gateways:  # the first of them hosts the first of the new partitions
+                turn = -known % len(gateways)
+                hosts = [*gateways[turn:], *gateways[:turn]]
+            mine.update(pending.host(topic, count - known, hosts))
 
         await self._propose(change)
 

@@ -146,7 +146,7 @@ class Sasl(Feature):
         is_right = await loop.run_in_executor(self._users.threads, self._knows, password, host)
         if not is_right or acts_as not in ("", self._name):
             raise ValueError
-        self.user = self._name
+        self.user, self._mechanism = self._name, ""
         return ""
 
     def _knows(self, password: str, host: str) -> bool:
@@ -166,7 +166,10 @@ class Sasl(Feature):
         """
         try:
             if self._scram is None:
-                self._scram = ScramMechanism(self._mechanism).make_server(self._verifier)
+                # Not by SASLprep of RFC 5802: Kafka's clients send names as they are.
+                name = said.partition(",n=")[2].partition(",")[0]
+                mechanism = ScramMechanism(self._mechanism)
+                self._scram = mechanism.make_server(lambda prepared: self._verifier(name))
                 self._scram.set_client_first(said)
                 return str(self._scram.get_server_first())
             self._scram.set_client_final(said)

@@ -27,8 +27,8 @@ import numpy as np
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import printable
 from dafka_core.nodes.node import NodeThread
+from dafka_core.system.files import soft_limit
 from dafka_core.system.hosts import is_loopback, plain
-from dafka_core.system.process_limits import soft_limit
 from dafka_kafka import schemas
 from dafka_kafka.api import VERSIONS, Api, Client, EncodedResponse, Feature, Served, api_versions
 from dafka_kafka.errors import KafkaError
@@ -189,6 +189,9 @@ SCRATCH_BYTES: Final = 16 << 10
 """Read size for small requests. A connection buffers at most this many bytes of requests that wait
 for the previous one, and as many of a partial one; no more is accounted for."""
 
+TLS_SCRATCH_BYTES: Final = 512 << 10
+"""The same with TLS: all that asyncio holds. It drops what a read leaves when the client closes."""
+
 OVERLAP_BYTES: Final = 4 << 20
 """Requests of a connection that overlap: more would wait in memory for the disk."""
 
@@ -232,6 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._is_direct = False  # whether the next bytes are read directly into the buffer
         self._is_busy = False  # with a request that is read, or waits
+        self._waiting_api = -1  # of the last request that waited for others
+        self._has_ended = False  # the client sends nothing more
         self._wanted_bytes = 0  # for which it waits for room in the budget
         self._held_bytes = 0  # of its room
         self._works: deque[tuple[asyncio.Task[Pieces], int, bool]] = deque()
@@ -280,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
         missing = 0 if self._buffer is None else len(self._buffer) - self._filled
-        self._is_direct = missing >= SCRATCH_BYTES
+        self._is_direct = missing >= len(self._shared.scratch)
         if self._is_direct and self._buffer is not None:
             return self._buffer[self._filled :]
         return self._shared.scratch
@@ -294,6 +299,11 @@ class Connection(asyncio.BufferedProtocol):
             self._filled += nbytes
         else:
             self._rest = self._shared.scratch[:nbytes]
+        self._go_on()
+
+    def eof_received(self) -> None:
+        """Begin the records that wait: with acks=0 a client closes when it has sent them."""
+        self._has_ended = True
         self._go_on()
 
     def pause_writing(self) -> None:
@@ -327,11 +337,21 @@ class Connection(asyncio.BufferedProtocol):
         elif now > (self._send_until if self._is_writing_paused else self._read_until):
             what = "to take responses" if self._is_writing_paused else "with a request"
             self.end(TOO_SLOW, f"too slow {what}")
-        elif self._is_reading_paused:
-            looks = select.poll()
-            looks.register(self.descriptor, _GONE)
-            if looks.poll(0):
-                self.end()
+        elif self._is_reading_paused and self._has_gone():
+            self.end()
+
+    def _has_gone(self) -> bool:
+        """Return whether the client has closed, and nothing is read from it any more."""
+        looks = select.poll()
+        looks.register(self.descriptor, _GONE)
+        found = looks.poll(0)
+        # Records with acks=0 may wait, as in ``eof_received``.
+        is_producer = self._waiting_api == Api.PRODUCE and self._works and self._is_producing
+        return bool(found) and (found[0][1] != _GONE or not is_producer)
+
+    @property
+    def _is_producing(self) -> bool:
+        return all(is_produce for _, _, is_produce in self._works)
 
     def end(self, kind: str = "", why: str = "") -> None:
         """Close the connection; unsent responses are dropped."""
@@ -375,7 +395,8 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self.end(MALFORMED, str(error))
             return
-        self._rest = memoryview(bytes(self._rest))  # without the scratch, which others use
+        if self._rest.obj is self._shared.scratch.obj:  # which others use
+            self._rest = memoryview(bytes(self._rest))
         pause = self._buffer is None
         if pause is not self._is_reading_paused and not self._transport.is_closing():
             self._is_reading_paused = pause
@@ -399,6 +420,7 @@ class Connection(asyncio.BufferedProtocol):
             yield from self._fill(request)
             head = parse_head(request, self._shared.requests.apis)
             while not self._may_start(head):
+                self._waiting_api = head.api_key
                 yield
             self._start(head, request)
             self._held_bytes, self._is_busy = 0, False
@@ -434,11 +456,13 @@ class Connection(asyncio.BufferedProtocol):
         return time.monotonic() + self._shared.limits.patience_s(size_bytes)
 
     def _may_start(self, head: RequestHead) -> bool:
+        if self._has_ended:
+            return head.api_key == Api.PRODUCE and self._is_producing
         if self._is_writing_paused:
             return False
         return not self._works or (
             head.api_key == Api.PRODUCE
-            and all(each for _, _, each in self._works)
+            and self._is_producing
             and len(self._works) < self._shared.limits.max_pipelined
             and sum(size for _, size, _ in self._works) < OVERLAP_BYTES
             and sum(size for _, size, _ in self._works if not _counted(size)) < SMALL_BYTES
@@ -536,7 +560,7 @@ class Server:
         apis = {api: each for feature in features for api, each in feature.apis.items()}
         self.requests = Requests(apis, self.limits, self.complaints)
         self.room = room or Room(self.limits.max_in_flight_bytes)
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES if tls is None else TLS_SCRATCH_BYTES))
         self.users = users
         self.tls = tls
         self._connections: dict[Connection, int] = {}

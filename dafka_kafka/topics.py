@@ -7,10 +7,10 @@ import contextlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dafka_core.errors import DafkaError, ProtocolError
+from dafka_core.errors import DafkaError, ProtocolError, StoreError
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
@@ -36,6 +36,7 @@ from dafka_kafka.configs import (
     values_of,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
+from dafka_kafka.fetch import say_damaged
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.users import Operation
 
@@ -100,24 +101,6 @@ class Topics(Feature):
         self._node = node
         self._settle = settle
         self._forget = forget
-        self._works: set[asyncio.Task[None]] = set()
-
-    async def close(self) -> None:
-        """Cancel unfinished work."""
-        for each in self._works:
-            each.cancel()
-        await asyncio.gather(*self._works, return_exceptions=True)
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Complete the work even if the client disconnects: half a topic would remain otherwise."""
-        task = asyncio.create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._works.discard)
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_say_failure)
-            raise
 
     # -- topics and partitions -------------------------------------------------------------------
 
@@ -136,7 +119,7 @@ class Topics(Feature):
             client.check(on_cluster(Operation.CREATE))
             count, gateways, values = self._checked_topic(topic, times)
             if not validate_only:
-                await self._to_its_end(self._make(topic.name, count, gateways, values))
+                await self.to_its_end(self._make(topic.name, count, gateways, values))
         except RefusedError as refused:
             why = refused.why
             return {"name": topic.name, "error_code": refused.code, "error_message": why}
@@ -276,7 +259,7 @@ class Topics(Feature):
             # A store that misses the deletion would apply the rule to the next topic of this
             # name.
             check_all_there(store)
-        await self._to_its_end(self._remove(topic, has_rule=has_rule))
+        await self.to_its_end(self._remove(topic, has_rule=has_rule))
 
     async def _remove(self, topic: str, *, has_rule: bool) -> None:
         registry, deletions = self._node.registry, self._node.store.deletions
@@ -330,7 +313,10 @@ class Topics(Feature):
             return -1, KafkaError.OFFSET_OUT_OF_RANGE
         if not end:
             return 0, KafkaError.NONE
-        low = await self._node.in_thread(log.trim, found.tp, before)
+        try:
+            low = await self._node.in_thread(log.trim, found.tp, before)
+        except StoreError as damage:
+            return -1, say_damaged(damage)
         request = TrimRequest(((*found.tp, before),))
         try:
             await self._node.in_thread(
@@ -340,11 +326,6 @@ class Topics(Feature):
             _log.warning("%s: records before offset %d: %s", found.tp, before, refused.why)
             return -1, KafkaError(refused.code)
         return low, KafkaError.NONE
-
-
-def _say_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.warning("what a client asked for that has gone is not done: %s", error)
 
 
 def _checked(count: int) -> int:

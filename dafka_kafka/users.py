@@ -6,6 +6,8 @@ only be guessed from its verifiers (RFC 5802).
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import hmac
 import json
 import logging
@@ -200,7 +202,8 @@ def _as_kafka_has_it(pattern: str) -> tuple[str, Pattern]:
 
 
 try:
-    from scramp import ScramException, ScramMechanism
+    from scramp import ScramException
+    from scramp.utils import saslprep
 except ImportError:
     _why = "needs scramp: pip install 'dafka-spark[kafka]'"
     raise ConfigError("kafka", True, _why) from None
@@ -214,6 +217,7 @@ ITERATIONS: Final = 16_384
 4,096."""
 
 MAX_ITERATIONS: Final = 1 << 20
+SALT_BYTES: Final = 32
 MAX_PASSWORD_BYTES: Final = 1_024
 
 HASHING_THREADS: Final = 2  # processors that password checks may use
@@ -289,17 +293,25 @@ class UserFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def verifier_of(mechanism: str, password: str, like: Verifier | None = None) -> Verifier:
     """Make a verifier, with a new salt or with the salt of ``like``.
 
+    Kafka's clients hash passwords as they are, without the SASLprep of RFC 5802.
+
     Raises:
         ValueError: the password is invalid.
     """
-    salt, iterations = (like.salt, like.iterations) if like else (None, ITERATIONS)
-    if not 0 < len(password.encode("utf-8", "surrogatepass")) <= MAX_PASSWORD_BYTES:
-        raise ValueError(f"a password has 1 to {MAX_PASSWORD_BYTES} octets")
+    salt, iterations = secrets.token_bytes(SALT_BYTES), ITERATIONS
+    if like:
+        salt, iterations = like.salt, like.iterations
     try:
-        made = ScramMechanism(mechanism).make_auth_info(password, iterations, salt)
-    except (ScramException, UnicodeError) as error:
-        raise ValueError(f"it cannot be a password ({error})") from None
-    return Verifier(*made)
+        octets = password.encode()
+    except UnicodeError:
+        raise ValueError("a password is text in UTF-8") from None
+    if not 0 < len(octets) <= MAX_PASSWORD_BYTES or b"\0" in octets:
+        raise ValueError(f"a password has 1 to {MAX_PASSWORD_BYTES} octets, and none is 0")
+    hashed = mechanism.removeprefix("SCRAM-").replace("-", "")
+    salted = hashlib.pbkdf2_hmac(hashed, octets, salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", hashed)
+    stored_key = hashlib.new(hashed, client_key).digest()
+    return Verifier(salt, stored_key, hmac.digest(salted, b"Server Key", hashed), iterations)
 
 
 def new_user(name: str, password: str, roles: Iterable[str]) -> User:
@@ -397,7 +409,14 @@ class Users:
         """Check a password; takes the same time whether the user exists or not."""
         like = self.verifier(SCRAM[0], name)
         try:
-            given = verifier_of(SCRAM[0], password, like)
+            given = [verifier_of(SCRAM[0], each, like) for each in _spellings(password)]
         except ValueError:
             return False
-        return hmac.compare_digest(given.stored_key, like.stored_key)
+        return any(hmac.compare_digest(each.stored_key, like.stored_key) for each in given)
+
+
+def _spellings(password: str) -> set[str]:
+    """Return a password, and what version 0.2 hashed in its place."""
+    with contextlib.suppress(ScramException):
+        return {password, saslprep(password) or password}
+    return {password}

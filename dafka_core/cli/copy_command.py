@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dafka_core
-from dafka_core.archive.record_files import SCHEMA, columns_of
+from dafka_core.archive.archive import SCHEMA, columns_of
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
 from dafka_core.cli.process import Stopped

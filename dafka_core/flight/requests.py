@@ -407,11 +407,19 @@ def _check_columns(names: Sequence[str]) -> None:
             raise InvalidRequestError("columns", name, "is there twice")
 
 
-class RetentionRequest(ActionRequest, frozen=True):
-    """Return the store's retention rules, after replacing them if the request has some."""
+Rules = Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)]
 
-    rules: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+
+class RetentionRequest(ActionRequest, frozen=True):
+    """Return the store's retention rules, after replacing them if the request has some.
+
+    With ``previous`` they are replaced only if these are in force: a client that changes one of
+    them then loses no change of another client.
+    """
+
+    rules: Rules | None = None
     reset: bool = False
+    previous: Rules | None = None
 
     def _check(self) -> None:
         self.parsed()

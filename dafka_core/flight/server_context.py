@@ -223,8 +223,13 @@ class RetentionControl(Protocol):
     def given_up(self) -> int:
         """Return the number of records deleted by rules since its start."""
 
-    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
-        """Replace the rules, also for later starts; None restores its option."""
+    def replace(
+        self, rules: tuple[RetentionRule, ...] | None, previous: tuple[str, ...] | None = None
+    ) -> None:
+        """Replace the rules, also for later starts; None restores its option.
+
+        With ``previous``, only if these are in force.
+        """
 
 
 class ServerContext:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core.archive.archive import ArchiveWriter, Wanted
-from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
-from dafka_core.archive.manifest import Manifest
+from dafka_core.archive.manifest import DAY_US, ArchiveError, Manifest, make_archive
 from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import (
@@ -41,8 +40,7 @@ from dafka_core.protocol.store_role import StoreRole
 from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
 from dafka_core.storage import Log
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
-from dafka_core.storage.block_compressor import BlockCompressor
-from dafka_core.storage.healing import DamagedRange
+from dafka_core.storage.block_rewriter import BlockCompressor, DamagedRange
 from dafka_core.storage.log import TRIM_PARTITIONS
 from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.system.closing import ProcessBound
@@ -167,7 +165,7 @@ HEAL_S: Final = 10.0  # the longest wait for another store's next records
 
 
 class HealThread(LogThread):
-    """Replaces damaged records by those of other stores (``storage/healing.py``).
+    """Replaces damaged records by those of other stores (``storage/block_rewriter.py``).
 
     After ``RETRY_S``, or when another store appears, it retries those that no store has had.
     ``others`` returns the other present stores.
@@ -410,6 +408,7 @@ class RetentionThread(LogThread):
         self._clocks_us = clocks_us
         self._compare_at = 0.0
         self._option_rules = retention.rules
+        self._replacing = threading.Lock()
         kept = log.notes(RULES).get(RULES)
         self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
@@ -428,12 +427,20 @@ class RetentionThread(LogThread):
         """Return the number of records deleted by rules."""
         return self._retention.counts.records
 
-    def replace(self, rules: tuple[RetentionRule, ...] | None) -> None:
-        """Replace the rules, also in the log; None restores those of its option."""
-        text = None if rules is None else octets_of(" ".join(map(str, rules)))
-        self._log.put_notes({RULES: text})
-        self.is_set = rules is not None
-        self._retention.rules = self._option_rules if rules is None else rules
+    def replace(
+        self, rules: tuple[RetentionRule, ...] | None, previous: tuple[str, ...] | None = None
+    ) -> None:
+        """Replace the rules, also in the log; None restores those of its option.
+
+        With ``previous``, only if these are in force.
+        """
+        with self._replacing:
+            if previous is not None and previous != tuple(map(str, self.rules)):
+                return
+            text = None if rules is None else octets_of(" ".join(map(str, rules)))
+            self._log.put_notes({RULES: text})
+            self.is_set = rules is not None
+            self._retention.rules = self._option_rules if rules is None else rules
         _log_rules("retention goes by these rules from now on: %(rules)s", self.rules)
         self.wake()
 

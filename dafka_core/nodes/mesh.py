@@ -31,7 +31,7 @@ from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.traffic import RECORDS, MeshTraffic
+from dafka_core.nodes.sockets import RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.codec import BulkDecoder, encode
@@ -42,7 +42,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
-from dafka_core.system.process_limits import raise_limit
+from dafka_core.system.files import raise_limit
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 

@@ -29,10 +29,10 @@ from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.consumer import RecordQueue
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
+from dafka_core.protocol.consumer_role import RangeRead, ReaderRole
 from dafka_core.protocol.fields import check_end, check_sequence, check_topics
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import HeadsQuery, TimesQuery
-from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 
 _ANY_TOPIC: Final = "-"  # requested only to discover the stores
 

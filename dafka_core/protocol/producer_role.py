@@ -117,7 +117,7 @@ class Takeover:
     """The takeover of a partition that an earlier producer has written.
 
     It asks the stores for their histories, draws a life newer than all of them, and has the stores
-    promise to acknowledge nothing more of older ones (``histories``).  Then it continues the newest
+    promise to acknowledge nothing more of older ones (``Histories``).  Then it continues the newest
     history among their answers.
     """
 

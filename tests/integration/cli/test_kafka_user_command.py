@@ -21,7 +21,7 @@ class Command:
 
     def __call__(self, *words: str, password: str = "") -> tuple[int, str]:
         where = ("--kafka-users", str(self.file))
-        done = run("kafka-user", *words, *where, given=password.encode())
+        done = run("kafka-user", *words, *where, given=password.encode("utf-8", "surrogateescape"))
         return done.returncode, " ".join(done.stderr.decode().split())
 
     def listed(self) -> list[dict[str, str]]:
@@ -53,6 +53,9 @@ def test_users_are_added_changed_and_removed(kafka_user: Command) -> None:
     assert code == 2
     assert "without spaces" in told
     assert "hidden" not in told
+    code, told = kafka_user("add", "carol", password="\udcff\n")
+    assert code == 2
+    assert "a password is text in UTF-8" in told
 
 
 def test_what_a_user_may_do_changes_without_another_password(kafka_user: Command) -> None:

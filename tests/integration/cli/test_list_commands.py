@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import Reader
-from dafka_core.cli import list_commands
+from dafka_core.cli import inspect_commands
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
@@ -256,8 +256,8 @@ def test_stores_of_which_none_answers_are_an_error_and_no_empty_list(
         both = nullcontext([one.client(), two.client()])
         monkeypatch.setattr(StoreFinder, "clients", lambda _: both)
         two.stop()
-        list_commands.stores(timeout_s=5.0, uris="")
+        inspect_commands.stores(timeout_s=5.0, uris="")
         assert capsys.readouterr().out.splitlines()[1].startswith("1" * 32)
         one.stop()
         with pytest.raises(StoreUnreachableError, match="2" * 32):
-            list_commands.stores(timeout_s=5.0, uris="")
+            inspect_commands.stores(timeout_s=5.0, uris="")

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dafka_core.audit.audit_record import AuditRecord, chained, partition_of
-from dafka_core.audit.verification import (
+from dafka_core.audit import (
     GONE,
     PROVED,
     REPARTITIONED,
@@ -20,7 +19,10 @@ from dafka_core.audit.verification import (
     TRIMMED,
     UNKNOWN,
     WRONG,
+    AuditRecord,
     VerifiedBatch,
+    chained,
+    partition_of,
     passed_through,
     verified,
 )
@@ -28,8 +30,7 @@ from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
+from dafka_core.model.values import RowDigest, Values
 from dafka_core.queries.checkpoint import Checkpoint, sync_checkpoint
 from dafka_core.security.permissions import PREFIX_DIGITS
 from dafka_core.testing import PATIENCE_S

@@ -18,7 +18,7 @@ from dafka_console import api
 from dafka_console.api import ConsumerGroups, Producers, audited_queries, noted, trail
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
+from dafka_core.audit import AuditedRange, AuditRecord, chained, partition_of
 from dafka_core.errors import (
     ClosedError,
     InvalidRequestError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ from confluent_kafka.cimpl import NewTopic
 
 from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
+from dafka_core.flight.requests import RetentionRules
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.testing.waiting import wait_until
+from dafka_kafka import configs
 from dafka_kafka.api import Api
 from dafka_kafka.configs import REGISTERED, RETENTION
-from dafka_kafka.errors import KafkaError
+from dafka_kafka.errors import MAX_WHY, KafkaError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.produce import ALL
 from tests.integration.kafka.admin import PATIENCE_S, admin_of, create, delete, make, refusal
-from tests.integration.kafka.one_request import tell
+from tests.integration.kafka.locked import Locked, librdkafka
+from tests.integration.kafka.one_request import Connection, tell
 from tests.integration.kafka.produce_client import ProduceClient
 from tests.unit.kafka.messages import NEWEST, rows, versions
 from tests.unit.kafka.records.batches import batch
@@ -91,6 +96,12 @@ def test_a_gateways_configs_are_its_options(store: Store) -> None:
     assert static == told | {"num.partitions"}
 
 
+def test_a_gateways_listeners_say_how_to_connect(locked: Locked, store: Store) -> None:
+    found = described(AdminClient(librdkafka(locked)), BROKER, str(node_id(store.address)))
+    listeners = found["listeners"].value, found["advertised.listeners"].value
+    assert listeners == ("SASL_SSL://127.0.0.1:0", f"SASL_SSL://{locked.gateway.listens}")
+
+
 @pytest.mark.usefixtures("admin")
 def test_each_version_is_answered(gateway: Gateway) -> None:
     keys = ["retention.ms", "colour"]
@@ -103,6 +114,9 @@ def test_each_version_is_answered(gateway: Gateway) -> None:
         found = rows(answer.results[0], "configs", "name", "value", "read_only")
         assert found == [("retention.ms", "-1", False)]
         assert answer.results[2].configs == []
+        all_ = asked[0] | {"configuration_keys": []}
+        answer = tell(gateway, Api.DESCRIBE_CONFIGS, version, resources=[all_])
+        assert len(answer.results[0].configs) > len(keys)
 
 
 VALUES = [
@@ -235,6 +249,63 @@ def test_what_a_topic_keeps_is_changed_and_set_back(
     assert rules() == ["t2=0.009s,10GiB", "audit=forever", "t*=1w,10GiB"]
 
 
+def retain(topic: str, value: str) -> dict[str, Any]:
+    config = {"name": "retention.ms", "config_operation": 0, "value": value}
+    resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
+    return {"resources": [resource], "validate_only": False}
+
+
+@pytest.mark.usefixtures("admin")
+def test_what_others_change_of_the_rules_meanwhile_is_kept(
+    gateway: Gateway, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, ask = (store, other), StoreClient.ask
+    changed = list[StoreClient]()
+
+    def asked(client: StoreClient, kind: Any, *args: Any) -> Any:
+        found = ask(client, kind, *args)
+        if kind is RetentionRules and not changed:
+            for each in stores:
+                each.retention_control.replace(parse_rules("u=1d"))
+            changed.append(client)
+        return found
+
+    monkeypatch.setattr(StoreClient, "ask", asked)
+    answer = tell(gateway, Api.INCREMENTAL_ALTER_CONFIGS, **retain("t", "3600000"))
+    assert rows(answer, "responses", "error_code") == [KafkaError.NONE]
+    rules = [[*map(str, each.retention_control.rules)] for each in stores]
+    assert rules == [["t=1h", "u=1d"]] * 2
+
+
+@pytest.mark.usefixtures("admin")
+def test_no_change_overtakes_that_of_a_client_that_has_gone(
+    gateway: Gateway, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    set_at_all = configs.set_at_all
+
+    def wait(*args: Any, **named: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            may_go_on.wait(PATIENCE_S)
+        set_at_all(*args, **named)
+
+    monkeypatch.setattr(configs, "set_at_all", wait)
+    api, count = Api.INCREMENTAL_ALTER_CONFIGS, gateway.connection_count
+    with Connection(gateway.listens) as gone:
+        gone.send_request(api, 0, **retain("t", "1000"))
+        assert begun.wait(PATIENCE_S)
+    wait_until(lambda: gateway.connection_count == count)
+    (feature,) = (each for each in gateway.server._features if isinstance(each, configs.Configs))
+    assert feature._node.rules_turn.locked()
+    with Connection(gateway.listens) as client:
+        client.send_request(api, 0, **retain("t", "2000"))
+        wait_until(lambda: gateway.server.requests.counts[api] == 2)
+        may_go_on.set()
+        client.receive_response(api, 0)
+    assert [*map(str, store.retention_control.rules)] == ["t=2s"]
+
+
 def test_all_configs_that_cannot_be_set_are_named_at_once(admin: AdminClient) -> None:
     asked = {"cleanup.policy": "compact", "colour": "red", "retention.ms": "soon"}
     fine = {"segment.ms": "1", "retention.bytes": "1000"}
@@ -242,6 +313,14 @@ def test_all_configs_that_cannot_be_set_are_named_at_once(admin: AdminClient) ->
     assert all(name in why for name in asked)
     assert not any(name in why for name in fine)
     assert all(way in why for way in ("withLoggingDisabled()", "connect-standalone"))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"retention.ms": "9" * 5_000}, {"x" * 20_000: "1", "y" * 20_000: "1"}]
+)
+def test_long_configs_are_refused(admin: AdminClient, asked: dict[str, str]) -> None:
+    error, why = refusal(create(admin, NewTopic("u", 1, config=asked))["u"])
+    assert (error, min(asked) in why) == ("INVALID_CONFIG", len(min(asked)) < MAX_WHY)
 
 
 def test_as_many_copies_can_be_asked_for_as_there_are_stores(

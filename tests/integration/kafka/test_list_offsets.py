@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from dafka_core import Store
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
+from dafka_core.storage.snapshot import Snapshot
+from dafka_kafka import list_offsets
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.list_offsets import (
@@ -83,6 +86,37 @@ def test_what_is_beyond_the_high_watermark_is_not_found(log: Log) -> None:
     assert old_style_offsets(log, TP, 3, 1_002, 10) == [3, 0]
     log.trim(TP, 4)
     assert offset_of(log, TP, 3, LATEST) == (4, -1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_greatest_time_is_found_without_reading_all(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_offsets, "MAX_BLOCK_RECORDS", 16)
+    some, read, spans = random.Random(seed), Snapshot.read, list[tuple[int, int]]()
+
+    def noted(self: Snapshot, tp: TopicPartition, start: int, end: int) -> Iterator[RecordBatch]:
+        spans.append((start, end))
+        return read(self, tp, start, end)
+
+    monkeypatch.setattr(Snapshot, "read", noted)
+    is_ascending, times = seed % 2, list[int]()
+    with Log(tmp_path, clock_us=lambda: 2_000_000_000) as made:
+        for _ in range(10):
+            count, start = some.randrange(1, 30), len(times)
+            times += (start * 10_000 * is_ascending + some.randrange(10**6) for _ in range(count))
+            batch = RecordBatch.of(TP, start, [b""] * count)
+            runs = np.array([(1, each) for each in times[start:]], np.int64)
+            made.append([RecordBatch(TP, start, batch.values, times=runs)])
+        for first in (0, some.randrange(len(times))):
+            made.trim(TP, first)
+            for end in range(first + 1, len(times)):
+                spans.clear()
+                latest = max(times[first:end])
+                expected = times.index(latest, first, end), latest // 1_000
+                assert offset_of(made, TP, end, MAX_TIMESTAMP) == expected
+                assert all(end - start <= 16 for start, end in spans)
+                assert len(spans) <= (100 if first or not is_ascending else 5)
 
 
 def answered(

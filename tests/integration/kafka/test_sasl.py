@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from scramp import ScramClient
 
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_core.testing import wait_until
@@ -42,6 +43,24 @@ def test_clients_say_who_they_are(locked: Locked, kind: type[KafkaClient]) -> No
         with pytest.raises(FailedError):
             kind(locked.servers, wrong).write("t", [Sent(None, b"x")])
     wait_until(lambda: locked.refused[REFUSED] >= 2)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_names_and_passwords_are_taken_as_they_are_sent(
+    locked: Locked, kind: type[KafkaClient]
+) -> None:
+    """SASLprep would change or refuse their characters."""
+    name, password = "ﬁn", "½ ﬁsh, u\u0308ber 10\u00a0€… 😀\t=\u05e9\u05dc1"
+    write_users(locked.users, NAME, name, password=password)
+    wait_until(lambda: name in known_users(locked))
+    for mechanism in (*SCRAM, "PLAIN"):
+        login = locked.login(name, mechanism=mechanism, password=password)
+        kind(locked.servers, login).write("t", [Sent(None, b"x")])
+
+
+def known_users(locked: Locked) -> Users:
+    assert locked.gateway.server.users is not None
+    return locked.gateway.server.users
 
 
 RIGHT = f"\0{NAME}\0{PASSWORD}".encode()
@@ -141,6 +160,20 @@ def test_nobody_guesses_passwords(
     if mechanism == "PLAIN":
         assert MOST_WRONG <= len(hashed_in) < MOST_WRONG + HASHING_THREADS
         assert all(each.startswith("dafka-kafka-password") for each in hashed_in)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
+def test_an_authenticated_client_does_not_authenticate_again(raw: Raw, mechanism: str) -> None:
+    raw.begin(mechanism)
+    if mechanism == "PLAIN":
+        assert raw.prove() == 0
+    else:
+        client = ScramClient([mechanism], NAME, PASSWORD)
+        answer = raw.ask(Api.SASL_AUTHENTICATE, 1, auth_bytes=client.get_client_first().encode())
+        client.set_server_first(answer.auth_bytes.decode())
+        assert raw.prove(client.get_client_final().encode()) == 0
+    assert raw.prove() == KafkaError.ILLEGAL_SASL_STATE
+    assert raw.is_ended()
 
 
 def test_who_has_another_password_is_cut_off(locked: Locked, raw: Raw) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import gc
 import resource
+import select
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,8 +22,8 @@ import trustme
 
 from dafka_core import Store
 from dafka_core.errors import ConfigError
+from dafka_core.system.files import raise_limit, soft_limit
 from dafka_core.system.hosts import HostPort, listen
-from dafka_core.system.process_limits import raise_limit, soft_limit
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api, Client, EncodedResponse, Feature, serves
 from dafka_kafka.gateway import Gateway
@@ -66,10 +68,11 @@ def framed(request: bytes) -> bytes:
 
 
 class Slow(Feature):
-    """Answers when a test lets it, with the request's records."""
+    """Answers when a test lets it; without a response, as to acks=0."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
+        self.begun = 0
         self.working = 0
         self.cancelled = 0
         self.closed = False
@@ -78,7 +81,8 @@ class Slow(Feature):
     @serves(Api.HEARTBEAT, range(4))
     @serves(Api.FETCH, range(12))
     @serves(Api.PRODUCE, range(9))
-    async def answer(self, request: Any, client: Client) -> EncodedResponse:
+    async def answer(self, request: Any, client: Client) -> EncodedResponse | None:
+        self.begun += 1
         self.working += 1
         try:
             await self.go_on.wait()
@@ -87,7 +91,7 @@ class Slow(Feature):
             raise
         finally:
             self.working -= 1
-        return EncodedResponse([self.response])
+        return EncodedResponse([self.response]) if self.response else None
 
     async def close(self) -> None:
         self.closed = True
@@ -190,6 +194,46 @@ def test_what_a_client_has_asked_for_is_given_up_when_it_goes() -> None:
             assert server.room.taken_bytes > 100_000
         wait_until(lambda: slow.cancelled == 1 and server.connection_count == 0)
         wait_until(lambda: server.room.taken_bytes == 0)
+
+
+def has_closed(server: Server) -> bool:
+    """Return whether the server's system knows that its only client has closed."""
+    (connection,) = server._connections
+    looks = select.poll()
+    looks.register(connection.descriptor, select.POLLRDHUP)
+    return bool(looks.poll(0))
+
+
+def test_records_of_a_client_that_has_closed_are_read() -> None:
+    with served(max_pipelined=1) as (server, connect, slow):
+        slow.response = b""
+        with connect() as client:
+            client.sendall(produce(b"records") * 5)
+            wait_until(lambda: slow.working == 1)
+        wait_until(lambda: has_closed(server))
+        (connection,) = server._connections
+        server.loop.call_soon_threadsafe(connection.look, time.monotonic())
+        let_go(server, slow)
+        wait_until(lambda: slow.begun == 5)
+        wait_until(lambda: server.connection_count == 0)
+
+
+def test_records_of_a_client_that_has_closed_are_read_with_tls() -> None:
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    with served(tls=context) as (server, connect, slow):
+        slow.response = b""
+        with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+            client.sendall(ASK)
+            assert response(client)
+            client.sendall(produce(bytes(1_000)) * 200)
+            wait_until(lambda: slow.working > 50)
+        wait_until(lambda: has_closed(server))
+        let_go(server, slow)
+        wait_until(lambda: slow.begun == 200)
+        wait_until(lambda: server.connection_count == 0)
 
 
 def test_an_end_of_the_server_ends_all() -> None:

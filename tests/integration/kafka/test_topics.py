@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, StoreError
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError, RefusedError
@@ -139,6 +139,21 @@ def test_partitions_are_added(admin: AdminClient, store: Store) -> None:
     assert counts(admin) == {"t": 4}
 
 
+def test_added_partitions_are_assigned_in_order(
+    start: Callable[..., tuple[Store, Gateway]],
+) -> None:
+    (store, gateway), (other, _) = start("one"), start("two")
+    admin, a, b = admin_of(gateway), node_id(store.address), node_id(other.address)
+    wait_until(lambda: set(admin.list_topics(timeout=PATIENCE_S).brokers) == {a, b})
+    topic = NewTopic("t", 1, replica_assignment=[[a]])
+    assert create(admin, topic)["t"].result(PATIENCE_S) is None
+    more = NewPartitions("t", 4, replica_assignment=[[b], [a], [a]])
+    added = admin.create_partitions([more], request_timeout=PATIENCE_S)["t"]
+    assert added.result(PATIENCE_S) is None
+    partitions = admin.list_topics("t", timeout=PATIENCE_S).topics["t"].partitions
+    assert [partitions[number].leader for number in range(4)] == [a, b, a, a]
+
+
 def test_deletion_may_be_disabled(store: Store) -> None:
     with Gateway(store, listen="127.0.0.1:0", delete_topics=False) as gateway:
         client = admin_of(gateway)
@@ -224,6 +239,23 @@ def test_the_first_records_are_given_up_here(
     assert give_up("t", -1).result(PATIENCE_S).low_watermark == 0
     (info,) = store.log.partitions("dafkas")
     assert (info.earliest, info.end) == (4, 4)
+
+
+def test_records_that_a_disk_does_not_give_up_have_an_error_of_their_own(
+    gateway: Gateway, admin: AdminClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(admin, "t", count=2)
+    with ProduceClient(gateway.listens) as client:
+        client.ask({("t", 0): batch([b"a"])})
+
+    def fail(*_: object) -> int:
+        raise StoreError(store.log.directory, "no disk")
+
+    monkeypatch.setattr(store.log, "trim", fail)
+    asked = TopicPartition("t", 0, -1), TopicPartition("t", 1, -1)
+    found = admin.delete_records(list(asked), request_timeout=PATIENCE_S)
+    assert refusal(found[asked[0]])[0] == "KAFKA_STORAGE_ERROR"
+    assert found[asked[1]].result(PATIENCE_S).low_watermark == 0
 
 
 def test_topics_are_made_and_extended_in_each_version(gateway: Gateway) -> None:

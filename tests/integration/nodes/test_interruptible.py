@@ -29,7 +29,7 @@ from dafka_core.model.envelope import closed
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.consumer import RecordQueue
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread
-from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.consumer_role import ReaderRole
 from dafka_core.testing import wait_until
 from tests.integration.nodes.peers import ANY_PORTS
 

@@ -102,7 +102,9 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
     own, other = parse_rules("t=1d"), parse_rules(r"a\x20b=7d,1GiB *=forever")
     with retaining(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == (own, False)
-        thread.replace(other)
+        thread.replace(parse_rules("t=2d"), ("t=9d",))  # others are in force
+        assert (thread.rules, thread.is_set) == (own, False)
+        thread.replace(other, ("t=1d",))
     with retaining(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == (other, True)
         thread.replace(None)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka_core.model.epochs import EpochId
-from dafka_core.model.packed_offset import pack, unpack
 from dafka_core.model.records import TopicPartition
+from dafka_core.queries.source_offset import pack, unpack
 
 A = TopicPartition("t", "0" * 31 + "7")
 

@@ -11,7 +11,7 @@ from dafka_core.errors import HistoryChangedError
 from dafka_core.model.epochs import Epoch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.reader_role import RangeRead, ReaderRole
+from dafka_core.protocol.consumer_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing, PeerNews
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in, offsets_of
 

@@ -10,9 +10,8 @@ import pytest
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.epochs import NO_LIFE, EpochId
-from dafka_core.model.packed_offset import PACKED_PARTITIONS
 from dafka_core.model.records import TopicPartition
-from dafka_core.queries.source_offset import SourceOffset
+from dafka_core.queries.source_offset import PACKED_PARTITIONS, SourceOffset
 
 OLD, NEW = EpochId(2, 7, 1), EpochId(3, 2**64 - 1, 2)
 A, B = TopicPartition("t", "A"), TopicPartition("t", "B")
