@@ -47,6 +47,14 @@ _LOCK_S: Final = 0.1  # interval at which the loop, waiting for the queue's lock
 _log = logging.getLogger("dafka.consumer")
 
 
+def check_partition(tp: TopicPartition) -> None:
+    """Raise ConfigError unless ``tp`` is a partition with valid names."""
+    if not isinstance(tp, TopicPartition):
+        raise ConfigError("tp", tp, "must be a TopicPartition")
+    check_argument("topic", tp.topic, check_topic)
+    check_argument("partition", tp.partition, check_address)
+
+
 class RecordQueue:
     """Delivered records that the application has not taken.
 
@@ -299,10 +307,7 @@ class Consumer(Node):
         Raises:
             ConfigError: the offset is negative or too large, or ``tp`` is no partition.
         """
-        if not isinstance(tp, TopicPartition):
-            raise ConfigError("tp", tp, "must be a TopicPartition")
-        check_argument("topic", tp.topic, check_topic)
-        check_argument("partition", tp.partition, check_address)
+        check_partition(tp)
         check_argument("offset", offset, check_sequence)
 
         def seek(now: float) -> None:
@@ -443,4 +448,6 @@ def _checked_start(start: Any) -> Start:
         ):
             raise ConfigError("start", start, f"topic {topic!r}: must be {{partition: offset}}")
         check_argument("start", topic, check_topic)
+        for partition in partitions:
+            check_argument("start", partition, check_address)
     return start
