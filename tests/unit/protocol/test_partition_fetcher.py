@@ -279,6 +279,24 @@ def test_records_of_a_life_that_was_taken_over_are_stale() -> None:
     assert not partition.is_stale(of(None, 5, 6))
 
 
+@pytest.mark.parametrize("start", [3, 5, 8])
+def test_records_of_a_known_older_life_are_stale_after_a_newer_one(start: int) -> None:
+    """As a store sends them that has been away, and yields them only later."""
+    partition = followed(of(A, 0, 5), of(B, 5, 8))
+    assert partition.is_stale(of(A, start, 9))
+    assert not partition.is_stale(of(A, 3, 5))
+    assert not partition.is_stale(of(B, 5, 9))
+
+
+def test_records_of_an_older_life_that_wait_behind_a_newer_one_are_dropped() -> None:
+    partition = followed(of(A, 0, 5))
+    assert partition.follow(0.0, of(A, 7, 9)) == []
+    assert partition.follow(0.0, of(B, 5, 7)) == [of(B, 5, 7)]
+    assert (partition.epochs, partition.kept) == ((A, B), [])
+    assert (partition.next_offset, partition.head) == (7, 9)
+    assert partition.follow(0.0, of(B, 7, 8)) == [of(B, 7, 8)]
+
+
 def test_a_newer_life_replaces_records_from_its_start() -> None:
     partition = followed(of(A, 0, 5))
     assert change(partition.follow(0.0, of(OTHER, 6, 9))) == (3, 5)
