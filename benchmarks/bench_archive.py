@@ -21,8 +21,14 @@ import pyarrow.parquet as pq
 from benchmarks.figures import Figure, compared, in_turns
 from benchmarks.harness import TOPIC, Bench
 from dafka_core.archive import archive
-from dafka_core.archive.archive import GROUP_BYTES, GROUP_RECORDS, ArchiveWriter, Wanted
-from dafka_core.archive.record_files import COMPRESSION, columns_of
+from dafka_core.archive.archive import (
+    COMPRESSION,
+    GROUP_BYTES,
+    GROUP_RECORDS,
+    ArchiveWriter,
+    Wanted,
+    columns_of,
+)
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log

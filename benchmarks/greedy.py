@@ -24,7 +24,7 @@ from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import DirectRecord, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.system.process_limits import raise_limit
+from dafka_core.system.files import raise_limit
 
 CONNECTIONS: Final = 2_000
 BEACON_INTERVAL_S: Final = 0.2

@@ -28,9 +28,15 @@ from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, be
 from dafka_console.snapshot import BYTES, RECORDS, STORE, TOWER, WINDOWS, Snapshot
 from dafka_console.top_view import query_row
 from dafka_console.windows import Window
-from dafka_core.audit.audit_record import chained, parsed
+from dafka_core.audit import chained, parsed
 from dafka_core.config.options import check_argument
-from dafka_core.errors import ClosedError, ConfigError, DafkaError, InvalidRequestError
+from dafka_core.errors import (
+    ClosedError,
+    ConfigError,
+    DafkaError,
+    InvalidRequestError,
+    RecordTooLargeError,
+)
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import AUDIT_TOPIC, INTERNAL, escape, printable, unescape
@@ -152,23 +158,25 @@ MOST_BATCHES: Final = 100
 
 
 def audited_queries(clients: Sequence[StoreClient], snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return the queries with an audit trail: their ids, partitions and last batches."""
+    """Return the queries with an audit trail: their ids, partitions and last batches.
+
+    Of a trail that cannot be read only the partition, and no ``batch``.
+    """
     columns, found = snapshot.partitions, []
     own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
     for _, tp in sorted(own, reverse=True)[:MOST_QUERIES]:
-        row = columns.row_of(tp)
-        (newest,) = browsing.last(clients, snapshot, tp, 1) or (None,)
+        row, name = columns.row_of(tp), escape(tp.partition)
+        batches = int(columns.readable[row] - columns.earliest[row])
+        shown = {"query": name, "partition": name, "batches": batches, "batch": None}
+        try:
+            (newest,) = browsing.last(clients, snapshot, tp, 1) or (None,)
+        except DafkaError:
+            found.append(shown | {"time_us": None})
+            continue
         record = parsed(newest.value or b"") if newest else None
         if newest is not None and record is not None:
-            found.append(
-                {
-                    "query": escape(record.query),
-                    "partition": escape(tp.partition),
-                    "batch": record.batch,
-                    "batches": int(columns.readable[row] - columns.earliest[row]),
-                    "time_us": newest.timestamp_us,
-                }
-            )
+            facts = {"batch": record.batch, "time_us": newest.timestamp_us}
+            found.append(shown | {"query": escape(record.query)} | facts)
     return found
 
 
@@ -188,7 +196,7 @@ def trail(
     tp = TopicPartition(AUDIT_TOPIC, partition)
     rows: list[dict[str, Any]] = []
     before: bytes | None = None
-    for each in browsing.last(clients, snapshot, tp, MOST_BATCHES):
+    for each in browsing.last(clients, snapshot, tp, MOST_BATCHES + 1):
         content = each.value or b""
         row: dict[str, Any] = {"offset": each.offset, "time_us": each.timestamp_us}
         if (record := parsed(content)) is None:
@@ -216,7 +224,7 @@ def trail(
             }
         rows.append(row)
         before = content
-    return rows[::-1]
+    return rows[::-1][:MOST_BATCHES]
 
 
 def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
@@ -319,6 +327,10 @@ class Producers(Closing):
             try:
                 offset = producer.publish(value, key, headers)
                 producer.flush(ACK_S)
+            except RecordTooLargeError:
+                raise  # nothing was published
+            except (TypeError, ValueError) as error:
+                raise InvalidRequestError("headers", None, str(error)) from None
             except DafkaError:
                 # An unacknowledged record may still arrive; the next one gets a new producer.
                 self._end(topic)
@@ -361,7 +373,8 @@ def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[st
     check_argument("topic", topic, check_topic)
     if topic.startswith(INTERNAL):
         raise InvalidRequestError("topic", found.topic, "is internal to Dafka and read-only here")
-    headers = [(name, value.encode()) for name, value in found.headers.items()]
+    pairs = found.headers if isinstance(found.headers, list) else found.headers.items()
+    headers = [(name, value.encode()) for name, value in pairs]
     value = None if found.value is None else _octets(found.value, found.encoding)
     return topic, value, None if found.key is None else found.key.encode(), headers
 
@@ -370,7 +383,7 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     value: str | None = None
     key: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] | list[tuple[str, str]] = {}  # a list may name one several times
     encoding: Literal["text", "base64", "hex"] = "text"
 
 
@@ -574,18 +587,20 @@ class Api:
                 found = check_all(gathered(self.options, (), self.uris, timeout_s=5.0))
                 findings = [each._asdict() for each in found]
                 self._health = time.monotonic(), here, findings
-        staged = [
-            {
-                "store": escape(client.location.store),
-                "topic": escape(each.topic),
-                "partition": escape(each.partition),
-                "records": each.end - each.start,
-                "bytes": each.size_bytes,
-                "last_us": each.staged_at_us,
-            }
-            for client in self.view.clients()
-            for each in client.staged(timeout_s=5.0)[:100]
-        ]
+        staged = []
+        for client in self.view.clients():
+            with suppress(DafkaError):  # it has gone since: the next snapshot says so
+                staged += [
+                    {
+                        "store": escape(client.location.store),
+                        "topic": escape(each.topic),
+                        "partition": escape(each.partition),
+                        "records": each.end - each.start,
+                        "bytes": each.size_bytes,
+                        "last_us": each.staged_at_us,
+                    }
+                    for each in client.staged(timeout_s=5.0)[:100]
+                ]
         rows = windows.store_rows(self.snapshot)
         return {"findings": findings, "stores": rows, "staged": staged}
 
@@ -618,7 +633,8 @@ class Api:
         ends = noted(found)
         if ends != self._noted and found.live:
             self._audited = audited_queries(self.view.clients(), found)
-            self._noted = ends
+            if all(each["batch"] is not None for each in self._audited):
+                self._noted = ends
         return self._audited
 
     def _write(self, body: bytes) -> dict[str, Any]:
@@ -660,7 +676,7 @@ def _name(request: Request, parameter: str) -> str:
 
 def _number(request: Request, parameter: str, default: int) -> int:
     text = request.query_params.get(parameter, str(default))
-    if not text.lstrip("-").isdecimal() or len(text) > 19:
+    if not text.removeprefix("-").isdecimal() or len(text) > 19:
         raise InvalidRequestError(parameter, text[:100], "must be a whole number")
     return int(text)
 

@@ -394,4 +394,5 @@ def _offsets(
 
 
 def _size(record: Record) -> int:
-    return len(record.value or b"")
+    headers = (len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.value or b"") + len(record.key or b"") + sum(headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final
@@ -148,6 +148,7 @@ class QueryWatch:
         self.runs: Sequence[QueryLag] = ()  # the last result
         self.lags = TimeSeries()
         self._due = 0.0
+        self._failure = ""  # the last one, logged once
 
     @property
     def is_due(self) -> bool:
@@ -159,8 +160,11 @@ class QueryWatch:
         began = time.monotonic()
         try:
             self.keep(query_lags(clients, QUERIES_TOPIC, timeout_s=ANSWER_S), time.time())
+            self._failure = ""
         except DafkaError as error:
-            _log.warning("how far queries are behind is not known: %s", error)
+            if str(error) != self._failure:
+                _log.warning("how far queries are behind is not known: %s", error)
+            self._failure = str(error)
         ended = time.monotonic()
         self._due = ended + max(EVERY_S, (ended - began) / SHARE)
 
@@ -267,8 +271,9 @@ class ClusterView(ProcessBound):
         self._ask(links)
         now, time_s = time.monotonic(), time.time()
         if answered := [link.client for link in links if link.heads is not None]:
-            rates = self._table.tick(now - self._looked_at, int(time_s * 1e6))
-            self._looked_at = now
+            # Between beginnings: of one that waits for a slow store the others' answers are as old.
+            rates = self._table.tick(began - self._looked_at, int(time_s * 1e6))
+            self._looked_at = began
         columns = self._table.columns()
         if answered:  # otherwise the last rates stay
             names = [RECORDS, BYTES, *columns.topics]
@@ -325,7 +330,7 @@ class ClusterView(ProcessBound):
             self._looking = self._pool.submit(self._queries.look, clients)
 
     def _find_stores(self) -> None:
-        """Keep a link to each reachable store, and the silent link of one that has gone."""
+        """Keep a link to each reachable store, and of one that has gone until it is forgotten."""
         found = dict(self._named)
         if self._reader is not None:
             for store, uris in self._reader.endpoints().items():
@@ -337,6 +342,13 @@ class ClusterView(ProcessBound):
                 link = None
             if link is None:
                 self._links[store] = StoreLink(location, self._keys)
+
+    def _forget(self, known: Set[str]) -> None:
+        """Drop the silent stores that no other store knows any more."""
+        for store in self._links.keys() - known - self._named.keys():
+            if not self._links[store].state.here:
+                self._links.pop(store).close()
+                self._table.forget(store)
 
     def _mesh(
         self, found: list[StoreState]
@@ -355,4 +367,6 @@ class ClusterView(ProcessBound):
         if (now := time.monotonic()) >= self._missing_due:
             self._missing = tuple(reader.missing_stores(timeout_s=0.01))
             self._missing_due = now + MISSING_EVERY_S
+            if here := reader.stores():
+                self._forget({*here, *(each.store for each in self._missing)})
         return tuple(reader.neighbours()), tuple(reader.towers()), reader.address, self._missing

@@ -18,7 +18,7 @@ from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped, serve_until_stopped
 from dafka_core.cli.store_clients import StoreFinder, located
 from dafka_core.config.node_options import ReaderOptions, keys_in
-from dafka_core.errors import ConfigError, NoStoreError
+from dafka_core.errors import ConfigError, NodeFailedError, NoStoreError
 
 if TYPE_CHECKING:
     from dafka_console.cluster_view import ClusterView
@@ -78,7 +78,13 @@ def top(
                 if once:
                     return
                 snapshot = view.wait(snapshot.number + 1)
+                _check_open(view)
         _watch(view, choice)
+
+
+def _check_open(view: ClusterView) -> None:
+    if view.closed:
+        raise NodeFailedError("view of the cluster", "it has ended; the log names the cause")
 
 
 def _first(view: ClusterView, timeout_s: float, interval_s: float) -> Snapshot:
@@ -116,8 +122,9 @@ def _watch(view: ClusterView, choice: TopChoice) -> None:
         while True:
             snapshot = view.snapshot
             key = _pressed(keyboard)
-            if key == "q" or view.closed:
+            if key == "q":
                 return
+            _check_open(view)
             choice.press(key)
             if key or shown is not snapshot:
                 choice.rows = max(5, console.height - 10 - len(snapshot.stores))

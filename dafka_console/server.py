@@ -21,12 +21,12 @@ from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.names import escape
-from dafka_core.ops.findings import Finding, ok, problem
+from dafka_core.ops.findings import LIFE, Finding, ok, problem
 from dafka_core.ops.http_server import OWN_SITES, Access, HttpServer, Login, client_of
 from dafka_core.ops.metric_declarations import Metric, gauge
+from dafka_core.ops.node_metrics import WatchedNodes
 from dafka_core.ops.node_routes import PROBES, node_routes
 from dafka_core.ops.store_extension import ExtensionNode
-from dafka_core.ops.watched_nodes import WatchedNodes
 from dafka_core.queries.query_progress import FINISHED, LATE, QueryLag
 from dafka_core.security.web_access import WHY, Answer, Door
 from dafka_core.system.hosts import host_port, is_loopback
@@ -228,6 +228,9 @@ class Console(ExtensionNode):
 
     def findings(self) -> list[Finding]:
         """Return whether it has a cluster to show."""
+        if self.view.closed:
+            why = "the console sees no more of the cluster; its log names the cause"
+            return [problem(LIFE, why, "start it again", lasts=True)]
         if any(each.here for each in self.view.snapshot.stores):
             return [ok("stores", "stores respond")]
         return [problem("stores", "no store responds", "'dafka doctor' names the cause")]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isnan
+from math import inf, isnan
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -30,6 +30,8 @@ from dafka_core.storage.environment import Space
 WINDOWS: Final = {"10m": 600, "6h": 21_600, "7d": 604_800}  # windows by name, in seconds
 POINTS: Final = 200  # means of each window: of 3 s, 108 s and 50 min
 
+SET_BACK_S: Final = 60.0  # until then the clock may be set forward again
+
 MOST_SERIES: Final = 10_000
 """Series that are kept: 24 MB.  Any client can create topics, and name queries."""
 
@@ -43,7 +45,8 @@ class TimeSeries:
         self._rows: dict[Hashable, int] = {}
         self._rings = np.full((len(WINDOWS), 0, POINTS), np.nan, np.float32)
         self._slots = [-1] * len(WINDOWS)  # the newest mean of each ring, since 1970
-        self._counts = [0] * len(WINDOWS)  # the values in it
+        self._counts = np.zeros((len(WINDOWS), 0), np.int64)  # the values in it, of each series
+        self._newest_s, self._back_s = 0.0, inf  # the latest time, and the earliest set back
 
     def add(
         self, time_s: float, names: Sequence[Hashable], values: Sequence[float] | npt.NDArray[Any]
@@ -52,17 +55,31 @@ class TimeSeries:
         with self._lock:
             self._name([*names[:MOST_SERIES]])
             column = np.asarray(values[:MOST_SERIES], np.float32)
+            is_set_back = self._is_set_back(time_s)
             for number, window_s in enumerate(WINDOWS.values()):
                 before, ring = self._slots[number], self._rings[number]
-                slot = max(int(time_s * POINTS / window_s), before)  # a clock may be set back
+                slot = int(time_s * POINTS / window_s)
+                if is_set_back and slot < before:  # these means are of the future now
+                    ring[:, np.arange(slot, min(before, slot + POINTS) + 1) % POINTS] = np.nan
+                    before = slot - 1
+                slot = max(slot, before)
                 if slot > before:
                     new = np.arange(max(before + 1, slot - POINTS + 1), slot + 1)
                     ring[:, new % POINTS] = np.nan
                     self._slots[number], self._counts[number] = slot, 0
                 self._counts[number] += 1
                 mean = ring[:, slot % POINTS]
-                step = (column - mean) / self._counts[number]
+                step = (column - mean) / self._counts[number]  # counts from a series' beginning on
                 ring[:, slot % POINTS] = np.where(np.isnan(mean), column, mean + step)
+
+    def _is_set_back(self, time_s: float) -> bool:
+        """Return True when a clock that was set back has run for ``SET_BACK_S`` since."""
+        if time_s < self._newest_s:
+            self._back_s = min(self._back_s, time_s)
+            if time_s - self._back_s < SET_BACK_S:
+                return False
+        self._newest_s, self._back_s, is_back = time_s, inf, time_s < self._newest_s
+        return is_back
 
     def points(self, name: Hashable, window: str) -> list[tuple[int, float]]:
         """Return the means of a window, oldest first, each with the time of its beginning."""
@@ -93,12 +110,14 @@ class TimeSeries:
     def _name(self, names: list[Hashable]) -> None:
         if names == self._names:
             return
-        old = self._rings
+        old, counts = self._rings, self._counts
         self._rings = np.full((len(WINDOWS), len(names), POINTS), np.nan, np.float32)
+        self._counts = np.zeros((len(WINDOWS), len(names)), np.int64)
         kept = [(row, self._rows[name]) for row, name in enumerate(names) if name in self._rows]
         if kept:
             new, before = map(list, zip(*kept, strict=True))
             self._rings[:, new] = old[:, before]
+            self._counts[:, new] = counts[:, before]
         self._names, self._rows = names, {name: row for row, name in enumerate(names)}
 
 
@@ -185,6 +204,12 @@ class PartitionTable:
         """Keep the last answer of a store that no longer answers; it can't be read."""
         if self._ends.pop(store, None) is not None:
             self._merge(self._held[store].keys(), is_first=True)
+
+    def forget(self, store: str) -> None:
+        """Remove a store, and the partitions that no other one has."""
+        self.hear(store, (), complete=True)
+        self.drop(store)
+        del self._held[store]
 
     def held(self, store: str) -> int:
         """Return a store's number of partitions at its last answer."""

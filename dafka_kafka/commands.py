@@ -22,15 +22,14 @@ from dafka_core.cli.flags import (
     reads_stores,
     table_options,
 )
+from dafka_core.cli.inspect_commands import shown
 from dafka_core.cli.keys_command import DEFAULT_ROLES, patterns_of, topics_of, topics_option
-from dafka_core.cli.list_commands import shown
 from dafka_core.cli.node_commands import run_store
 from dafka_core.cli.store_clients import StoreFinder
-from dafka_core.config.node_options import StoreOptions
+from dafka_core.config.node_options import MetricsOptions, StoreOptions
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted, unescape
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
 from dafka_core.system.files import replace_file
 from dafka_kafka.options import DEFAULT_PORT, KafkaOptions

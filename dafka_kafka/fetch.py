@@ -18,7 +18,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, coalesce
 from dafka_core.model.values import Values
 from dafka_core.storage import Log
-from dafka_core.storage.head_changes import HeadChanges
+from dafka_core.storage.environment import HeadChanges
 from dafka_kafka.api import Answer, Api, Client, Feature, on_topics, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode

@@ -27,8 +27,8 @@ import numpy as np
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import printable
 from dafka_core.nodes.node import NodeThread
+from dafka_core.system.files import soft_limit
 from dafka_core.system.hosts import is_loopback, plain
-from dafka_core.system.process_limits import soft_limit
 from dafka_kafka import schemas
 from dafka_kafka.api import VERSIONS, Api, Client, EncodedResponse, Feature, Served, api_versions
 from dafka_kafka.errors import KafkaError

@@ -12,11 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
-from dafka_core.audit.verification import Recompute
+from dafka_core.audit import Recompute
 from dafka_core.errors import DafkaError
 from dafka_core.model.names import escape
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
+from dafka_core.model.values import RowDigest, Values
 from dafka_core.queries.checkpoint import Checkpoint, refused
 from dafka_spark.options import SinkOptions
 from dafka_spark.sink.rows import by_topic, check_columns, row_codec

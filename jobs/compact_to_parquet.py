@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dafka_core.archive.layout import ArchiveError, day_name, reading, topic_name, translated
-from dafka_core.archive.record_files import SCHEMA
+from dafka_core.archive.archive import SCHEMA
+from dafka_core.archive.manifest import ArchiveError, day_name, reading, topic_name, translated
 from dafka_core.model.names import unescape
 from dafka_core.system.files import make_directory, move
 from dafka_spark.job_support import (

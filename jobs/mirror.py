@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core import Producer, Reader
-from dafka_core.archive.record_files import SCHEMA
+from dafka_core.archive.archive import SCHEMA
 from dafka_core.config.node_options import NodeOptions, keys_of_environment
 from dafka_core.errors import ConfigError
 from dafka_core.model.envelope_columns import close_columns

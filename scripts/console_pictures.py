@@ -28,7 +28,7 @@ from PIL import Image
 
 from dafka_console.server import Console
 from dafka_core import Consumer, EmbeddedCluster, Producer
-from dafka_core.audit.audit_record import (
+from dafka_core.audit import (
     AuditedRange,
     AuditRecord,
     chained,

@@ -16,6 +16,7 @@ from dafka_core.cli.flags import CommandOptions
 from dafka_core.cli.output import LogOptions
 from dafka_core.config.node_options import (
     ConsumerOptions,
+    MetricsOptions,
     NodeOptions,
     ProducerOptions,
     ReaderOptions,
@@ -26,7 +27,6 @@ from dafka_core.config.node_options import (
 from dafka_core.config.options import Options
 from dafka_core.ops import node_metrics
 from dafka_core.ops.metric_declarations import Metric
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
 from dafka_kafka.options import KafkaOptions

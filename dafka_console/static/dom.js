@@ -47,6 +47,16 @@ export function tiles(rows) {
 /** Whether a button of the mouse is down on the page: a click needs its element until it is released. */
 export const pressed = () => document.querySelector("#page :active");
 
+/** Draws, and gives the focus to the element that is made anew for the one that had it. */
+function refocused(draw) {
+  const all = () => [...document.querySelectorAll("#page :is(a, button, summary)")];
+  const [before, place] = [document.activeElement, all().indexOf(document.activeElement)];
+  draw();
+  if (place < 0 || before.isConnected) return;
+  const same = (each) => each?.textContent === before.textContent;
+  (same(all()[place]) ? all()[place] : all().find(same))?.focus({ preventScroll: true });
+}
+
 /** A function that asks, one request at a time, and draws the answer, or in `place` the error. */
 export function poll(place, load, draw) {
   let [asking, again] = [false, false];
@@ -56,7 +66,7 @@ export function poll(place, load, draw) {
     asking = true;
     try {
       const found = await load();
-      if (place.isConnected && !pressed()) draw(found);
+      if (place.isConnected && !pressed()) refocused(() => draw(found));
     } catch (error) {
       put(place, failed(error));
     }

@@ -32,8 +32,11 @@ export function show(main, { names }) {
     event.preventDefault();
     send.disabled = true;
     try {
-      const lines = headers.value.split("\n").filter((each) => each.includes(":")).map((each) => [each.slice(0, each.indexOf(":")).trim(), each.slice(each.indexOf(":") + 1).trim()]);
-      const found = await post("produce", { topic: topic.value, key: key.value === "" ? null : key.value, value: isNull.checked ? null : value.value, encoding: encoding.value, headers: Object.fromEntries(lines) });
+      const lines = headers.value.split("\n").filter((each) => each.trim());
+      const odd = lines.find((each) => !each.includes(":"));
+      if (odd !== undefined) throw new Error(`header '${odd.trim()}' has no value: write name: value`);
+      const pairs = lines.map((each) => [each.slice(0, each.indexOf(":")).trim(), each.slice(each.indexOf(":") + 1).trim()]);
+      const found = await post("produce", { topic: topic.value, key: key.value === "" ? null : key.value, value: isNull.checked ? null : value.value, encoding: encoding.value, headers: pairs });
       said.prepend(h("p", { class: "note good" }, `Offset ${whole(found.offset)} of `, h("a", { href: `#/records/${encodeURIComponent(found.topic)}/${found.partition}/${found.offset}` }, `${found.topic} / ${found.partition.slice(0, 8)}`), " is on disk."));
     } catch (error) {
       said.prepend(failed(error));

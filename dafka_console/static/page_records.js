@@ -27,7 +27,7 @@ export function recordRows(rows, topic, open, mixed = false) {
 /** Records of all partitions, or of one, newest first; pages that were seen are kept. */
 export function show(main, { names }) {
   const [topic, partition, linked] = names;
-  let [pages, at, asking, focused] = [[], 0, false, -1];
+  let [pages, at, asking, focused, opening] = [[], 0, false, -1, null];
   const find = h("input", { type: "search", placeholder: "Find a text in keys and values  /", "aria-label": "Find a text" });
   const condition = h("input", { class: "condition", placeholder: "or a condition: key = 'a'", "aria-label": "Condition", spellcheck: "false" });
   const [since, until] = ["From", "To"].map((label) => h("input", { type: "datetime-local", step: "1", "aria-label": label }));
@@ -131,11 +131,11 @@ export function show(main, { names }) {
 
   async function open(row, format = "auto", schema = "") {
     const place = { topic, partition: row.partition || partition, offset: row.offset };
-    try {
-      drawDetail(await get("record", { ...place, format, schema }), place, format, schema);
-    } catch (error) {
-      put(detail, failed(error));
-    }
+    opening = place;
+    const found = await get("record", { ...place, format, schema }).catch((error) => error);
+    if (opening !== place) return; // another one was opened since
+    if (found instanceof Error) put(detail, failed(found));
+    else drawDetail(found, place, format, schema);
     detail.hidden = false;
   }
 

@@ -5,12 +5,21 @@ once.  A commit appears as a whole or not at all, and two writers cannot have th
 (link(2) fails if the file exists): the later one reads the earlier one's commit, and adds only
 files that are not in it.  So each offset is in one file, however many stores archive a partition.
 
-Its contents may come from anywhere.  It has no paths: they follow from its fields (``layout.py``).
+Its contents may come from anywhere.  It has no paths: they follow from its fields::
+
+    topic=flights/day=2026-01-31/PARTITION-START-END.parquet    records of one partition and day
+    _dafka/topic=flights/00000000000000000001.json              the manifest
+    _dafka/topic=flights/staged/ID/                             unpublished files
+
+Spark, Arrow and DuckDB read the first of these as one table (Hive's partition columns), and ignore
+names that begin with an underscore.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import errno
 import fcntl
 import filecmp
 import os
@@ -19,20 +28,156 @@ import shutil
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self
 
 import msgspec
+import pyarrow as pa
+import xxhash
 from msgspec import Meta
 
-from dafka_core.archive import layout
-from dafka_core.archive.layout import ArchiveError, damaged, translated
+from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.json_message import JsonMessage, Natural
-from dafka_core.model.names import quoted
+from dafka_core.model.names import escape, octets_of, quoted, unescape
 from dafka_core.model.records import UNKNOWN_US, TopicPartition
 from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file, sync
+
+# -- errors ----------------------------------------------------------------------------------------
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@dataclass(eq=False)
+class ArchiveError(DafkaError):
+    """A directory of archived records that cannot be read or written."""
+
+    sentence = "archive at {directory}: {why}"
+    directory: Path | str
+    why: str
+
+
+def damaged(directory: Path | str, what: Path | str, why: str) -> ArchiveError:
+    """Return the error for a damaged file."""
+    return ArchiveError(
+        directory,
+        f"{what}: {why}. It was changed or is damaged: restore it from a copy, or remove the "
+        "topic's directories in the archive, also the directory in _dafka",
+    )
+
+
+@contextlib.contextmanager
+def translated(directory: Path | str) -> Iterator[None]:
+    """Convert errors of the disk to ``ArchiveError``."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(directory, _reason(error)) from error
+
+
+@contextlib.contextmanager
+def reading(directory: Path | str, what: Path | str) -> Iterator[None]:
+    """Convert errors of reading a Parquet file to ``ArchiveError``, except FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno in (*_FULL, *_READ_ONLY):
+            raise ArchiveError(directory, _reason(error)) from error
+        raise damaged(directory, what, f"cannot be read ({error})") from error
+
+
+def _reason(error: OSError) -> str:
+    name = f" ({error.filename})" if error.filename else ""
+    reason = f"{error.strerror or error}{name}"
+    if error.errno in _FULL:
+        return f"the disk is full: {reason}; nothing of this was archived: free some space"
+    if error.errno in _READ_ONLY:
+        return f"it cannot be written to: {reason}; permit this user to, or name another directory"
+    return reason
+
+
+# -- names of directories and files ----------------------------------------------------------------
+
+MANIFEST: Final = "_dafka"
+STAGED: Final = "staged"
+NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's null: of records without a time."""
+
+MAX_NAME_BYTES: Final = 255  # of one file or directory, in Linux's file systems
+
+_TOPIC: Final = "topic="
+_SPECIAL: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
+"""Characters escaped in such names by Spark (``ExternalCatalogUtils``) and Hive."""
+
+_PERCENT: Final = re.compile("%([0-9A-Fa-f]{2})")
+_PLAIN: Final = re.compile("[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+DAY_US: Final = 86_400_000_000
+
+
+def make_archive(directory: Path) -> None:
+    """Create an empty archive in a directory, if it has none; raise ArchiveError if it cannot be.
+
+    Not the directories above it: that would create an archive below an unmounted disk's mount
+    point.
+    """
+    if directory.is_file():
+        why = "it is a file: name a directory, which is created if missing"
+        raise ArchiveError(directory, why)
+    with translated(directory):
+        make_directory(directory / MANIFEST, below=directory.absolute().parent)
+
+
+def topic_name(directory: Path | str, topic: str) -> str:
+    """Return the name of a topic's directory; raise ArchiveError if it would be too long."""
+    name = _TOPIC + _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", escape(topic))
+    if len(name.encode()) > MAX_NAME_BYTES:
+        why = f"the name of topic {quoted(topic)} is too long for a directory: it is not archived"
+        raise ArchiveError(directory, why)
+    return name
+
+
+def topic_of(name: str) -> str | None:
+    """Return the topic of a directory's name; None for other directories."""
+    if not name.startswith(_TOPIC):
+        return None
+    shown = _PERCENT.sub(lambda found: chr(int(found[1], 16)), name.removeprefix(_TOPIC))
+    with contextlib.suppress(ValueError, ArchiveError):
+        topic = unescape(shown)
+        return topic if topic and topic_name("", topic) == name else None
+    return None
+
+
+def day_name(day: str | None) -> str:
+    """Return the name of a day's directory."""
+    return f"day={day or NO_DAY}"
+
+
+def day_of(time_us: int) -> str | None:
+    """Return the day of a time in UTC, like ``2026-01-31``; None outside of the calendar."""
+    with contextlib.suppress(OverflowError):
+        return (dt.date(1970, 1, 1) + dt.timedelta(days=time_us // DAY_US)).isoformat()
+    return None
+
+
+def day_us(day: str) -> int:
+    """Return the time at which a day begins, in microseconds since 1970 UTC."""
+    return (dt.date.fromisoformat(day) - dt.date(1970, 1, 1)).days * DAY_US
+
+
+def file_name(partition: str, start: int, end: int) -> str:
+    """Return the name of the file with records ``start`` to ``end`` (exclusive)."""
+    name = partition
+    if not _PLAIN.fullmatch(partition):
+        name = xxhash.xxh3_128_hexdigest(octets_of(partition))
+    return f"{name}-{start:019d}-{end:019d}.parquet"
+
+
+# -- the manifest ----------------------------------------------------------------------------------
 
 VERSION: Final = 2
 
@@ -70,7 +215,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Return its name in its directory."""
-        return layout.file_name(self.partition, self.start, self.end)
+        return file_name(self.partition, self.start, self.end)
 
     def __post_init__(self) -> None:
         if self.start >= self.end:
@@ -96,11 +241,11 @@ class Manifest:
     """
 
     def __init__(self, directory: Path, topic: str) -> None:
-        name = layout.topic_name(directory, topic)
+        name = topic_name(directory, topic)
         self.directory = directory
         self.topic = topic
         self.records = directory / name
-        self.commits = directory / layout.MANIFEST / name
+        self.commits = directory / MANIFEST / name
         self.files: dict[str, list[ArchivedFile]] = {}
         self.version = 0
         self._count = 0
@@ -134,7 +279,7 @@ class Manifest:
         """Return a time of the day of the last file below an offset, ``UNKNOWN_US`` if none is."""
         days = (each.day for each in self.files.get(partition, ()) if each.end <= before)
         last = max((day for day in days if day), default=None)
-        return UNKNOWN_US if last is None else layout.day_us(last)
+        return UNKNOWN_US if last is None else day_us(last)
 
     def missing(self, partition: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges of offsets ``start`` to ``end`` (exclusive) that are in no file."""
@@ -170,7 +315,7 @@ class Manifest:
         made = Commit(self.topic, tuple(files))
         self._check(made)
         target = self._commit(self.version + 1)
-        written = self.commits / layout.STAGED / files[0].staged / "commit"
+        written = self.commits / STAGED / files[0].staged / "commit"
         with translated(self.directory):
             replace_file(written, made.packed())
             is_ours = self._link(written, target)
@@ -307,7 +452,7 @@ class Staging:
 
 def staged_directory(manifest: Manifest, staged: str) -> Path:
     """Return the directory of one writer's unpublished files."""
-    return manifest.commits / layout.STAGED / staged
+    return manifest.commits / STAGED / staged
 
 
 def staged_path(manifest: Manifest, file: ArchivedFile) -> Path:
@@ -317,14 +462,14 @@ def staged_path(manifest: Manifest, file: ArchivedFile) -> Path:
 
 def path_of(manifest: Manifest, file: ArchivedFile) -> Path:
     """Return the path of a published file."""
-    return manifest.records / layout.day_name(file.day) / file.name
+    return manifest.records / day_name(file.day) / file.name
 
 
 def recover(manifest: Manifest) -> None:
     """Publish or remove the files of killed writers."""
     with translated(manifest.directory):
         try:
-            found = [path.name for path in (manifest.commits / layout.STAGED).iterdir()]
+            found = [path.name for path in (manifest.commits / STAGED).iterdir()]
         except FileNotFoundError:
             return
         for name in filter(_ID.fullmatch, found):

@@ -1,10 +1,14 @@
-"""The commands of ``dafka``, with those of installed packages."""
+"""The program ``dafka``: its version and completion, its commands and those of other packages."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import click
+
+from dafka_core.cli import flags, output
 from dafka_core.cli.commands import (
     INSPECT,
     MAINTAIN,
@@ -19,13 +23,69 @@ from dafka_core.cli.commands import (
 from dafka_core.cli.flags import add_settings
 from dafka_core.config.node_options import (
     ConsumerOptions,
+    MetricsOptions,
     ProducerOptions,
     ReaderOptions,
     StoreOptions,
     TowerOptions,
 )
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
+
+PACKAGE: Final = "dafka-spark"
+
+LIBRARIES: Final = ("pyzmq", "pyarrow", "lmdb", "numpy", "pyspark")
+"""Libraries that ``--version`` lists, as their versions affect nodes."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package, Python and the main libraries."""
+    from importlib import metadata
+
+    found = {PACKAGE: "not installed", "python": platform.python_version()}
+    for name in (PACKAGE, *LIBRARIES):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # a zip for spark-submit has no metadata
+    return found
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, is_requested: bool) -> None:
+    if is_requested and not ctx.resilient_parsing:
+        own, *others = versions().items()
+        beside = ", ".join(f"{name} {version}" for name, version in others)
+        output.write(f"{' '.join(own)} ({beside})\n".encode())
+        ctx.exit()
+
+
+@flags.option(
+    "--version",
+    is_flag=True,
+    help="Print versions and exit.",
+    callback=_print_version,
+    is_eager=True,
+    expose_value=False,
+)
+def dafka() -> None:
+    """Dafka: durable topics over ZeroMQ, without a broker."""
+
+
+@click.pass_context
+@flags.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a completion script for a shell.
+
+    For this shell: source <(dafka completion bash). For all shells, install it:
+    dafka completion bash > ~/.local/share/bash-completion/completions/dafka
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(ctx.find_root().command, {}, "dafka", "_DAFKA_COMPLETE")
+    script = made.source_template % made.source_vars()
+    output.write(f"{script}\n".encode())
+
 
 add_settings(
     StoreOptions,
@@ -45,8 +105,10 @@ _COMMANDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "copy_command": ("copy",),
     },
     INSPECT: {
-        "cluster_commands": ("status", "doctor", "nodes"),
-        "list_commands": ("topics", "partitions", "heads", "stores", "staged"),
+        "inspect_commands": (
+            *("status", "doctor", "nodes"),
+            *("topics", "partitions", "heads", "stores", "staged"),
+        ),
         "perf_commands": ("perf",),
     },
     MAINTAIN: {
@@ -55,19 +117,18 @@ _COMMANDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "bundle_command": ("bundle",),
     },
     SPARK: {
-        "list_commands": ("lag",),
+        "inspect_commands": ("lag",),
         "checkpoint_commands": ("checkpoint",),
         "job_commands": ("job", "notebooks"),
     },
     SECURITY: {"keys_command": ("keys",)},
-    PROGRAM: {"configuration": ("config",), "version_command": ("completion",)},
+    PROGRAM: {"configuration": ("config",), "app": ("completion",)},
 }
 """The functions of commands by section and module."""
 
 _SUBCOMMANDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "node_commands:store": {
-        "backup_commands": ("backup", "restore", "verify"),
-        "node_commands": ("aside", "forget", "replace"),
+        "node_commands": ("backup", "restore", "verify", "aside", "forget", "replace"),
     },
     "perf_commands:perf": {"perf_commands": ("produce", "consume", "store")},
     "checkpoint_commands:checkpoint": {
@@ -95,7 +156,7 @@ def _commands(functions: Mapping[str, Sequence[str]], section: str = "") -> Iter
 
 
 _dafka: Final = Command(
-    "dafka_core.cli.version_command:dafka",
+    "dafka_core.cli.app:dafka",
     commands=with_plugins(
         each for section, found in _COMMANDS.items() for each in _commands(found, section)
     ),

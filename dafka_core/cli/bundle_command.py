@@ -18,8 +18,8 @@ from typing import Any, Final
 import click
 
 from dafka_core.cli import flags, output
+from dafka_core.cli.app import versions
 from dafka_core.cli.configuration import CONFIG, PROFILE
-from dafka_core.cli.version_command import versions
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.errors import HIDDEN, is_secret
 from dafka_core.model.names import escape

@@ -19,7 +19,7 @@ from dafka_core.queries import checkpoint as checkpoints
 from dafka_core.queries.checkpoint import Batch, Checkpoint
 
 if TYPE_CHECKING:
-    from dafka_core.audit.verification import Recompute, VerifiedBatch
+    from dafka_core.audit import Recompute, VerifiedBatch
 
 
 path_argument: Final = flags.argument("path", metavar="PATH")
@@ -250,7 +250,7 @@ def verify(
 
     The query's sink must have format dafka and option audit. Nothing is changed.
     """
-    from dafka_core.audit.verification import passed_through, verified
+    from dafka_core.audit import passed_through, verified
 
     found = Checkpoint.read(path)
     if pass_through and query:
@@ -283,7 +283,7 @@ def verify(
 
 def _verification_text(found: Checkpoint, rows: Sequence[VerifiedBatch], from_batch: int) -> str:
     """Return a summary; raise DafkaError if a batch is wrong or missing."""
-    from dafka_core.audit.verification import PROVED, WRONG
+    from dafka_core.audit import PROVED, WRONG
 
     if not rows:
         raise DafkaError(f"query {found.query_id} has written no batch from {from_batch} on")

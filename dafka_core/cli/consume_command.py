@@ -22,7 +22,7 @@ import dafka_core
 from dafka_core.cli import flags, output, store_clients
 from dafka_core.cli.process import Stopped
 from dafka_core.cli.store_clients import Holder, StoreFinder, read_range
-from dafka_core.config.node_options import ConsumerOptions, ReaderOptions
+from dafka_core.config.node_options import ConsumerOptions, MetricsOptions, ReaderOptions
 from dafka_core.errors import (
     ClosedError,
     ConfigError,
@@ -48,7 +48,6 @@ from dafka_core.model.records import (
     merge_heads,
     times_between,
 )
-from dafka_core.ops.metrics_options import MetricsOptions
 
 if TYPE_CHECKING:
     from dafka_core.flight.store_client import StoreClient

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dafka_core
-from dafka_core.archive.record_files import SCHEMA, columns_of
+from dafka_core.archive.archive import SCHEMA, columns_of
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
 from dafka_core.cli.process import Stopped
@@ -409,6 +409,8 @@ class _Mirror:
             self.count += batch.count
             advance(batch.count)
         producer.flush(60.0)
+        if not self.keeps_offsets:  # else it may be needed again, or has looked up its end
+            self.producers.pop(remaining.info.partition).close()
 
     def _producer(self, partition: str) -> Any:
         if partition not in self.producers:

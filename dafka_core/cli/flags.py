@@ -17,14 +17,13 @@ from click.core import ParameterSource
 from dafka_core.cli import output
 from dafka_core.cli.output import LogOptions
 from dafka_core.cli.store_clients import StoreFinder
-from dafka_core.config.node_options import TOWER_ENVIRONMENT, ReaderOptions
+from dafka_core.config.node_options import TOWER_ENVIRONMENT, MetricsOptions, ReaderOptions
 from dafka_core.config.options import DEFAULT_TOWER, MOST, OptionInfo, Options, check_argument
 from dafka_core.config.options import option as declared
 from dafka_core.errors import ConfigError
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import escape, unescape
 from dafka_core.model.positions import EARLIEST, LATEST, OFFSET, Position, parse_time_us
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.ops.store_extension import store_extensions
 
 AS_JSON: Final = "lists_json"

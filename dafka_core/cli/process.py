@@ -25,7 +25,7 @@ from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.system.closing import check_threads
-from dafka_core.system.process_limits import raise_limit
+from dafka_core.system.files import raise_limit
 
 if TYPE_CHECKING:
     import click

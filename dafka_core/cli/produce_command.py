@@ -24,12 +24,11 @@ import msgspec
 import dafka_core
 from dafka_core.cli import flags, output, process
 from dafka_core.cli.process import Stopped, signals
-from dafka_core.config.node_options import ProducerOptions
+from dafka_core.config.node_options import MetricsOptions, ProducerOptions
 from dafka_core.errors import ConfigError, DafkaError, RecordTooLargeError
 from dafka_core.model.envelope import AUTO, Header, Headers, closed
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, octets_of, quoted, text_of
-from dafka_core.ops.metrics_options import MetricsOptions
 
 LINES, JSON, CSV, FILE = INPUTS = ("lines", "json", "csv", "file")
 

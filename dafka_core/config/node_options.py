@@ -1,4 +1,4 @@
-"""Options of each kind of node."""
+"""Options of each kind of node, and of its metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dafka_core.model.envelope import AUTO, ENVELOPE, ENVELOPE_MEANING
 from dafka_core.model.name_limits import MAX_CLIENT_BYTES, is_client_name
 from dafka_core.model.names import printable
 from dafka_core.model.timestamps import MAX_AHEAD_US
-from dafka_core.system.hosts import ANY, HOST, bracketed, is_host
+from dafka_core.system.hosts import ANY, HOST, bracketed, host_port, is_host
 
 MAX_VALUE_BYTES: Final = 256 << 20
 """Default of ``max_record_bytes``, the largest record that a node accepts."""
@@ -494,4 +494,40 @@ class TowerOptions(SecurityOptions):
     )
     pub_address: str = option(
         "tcp://127.0.0.1:5557", "where nodes receive beacons; port 0 lets the system choose"
+    )
+
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def _parse_metrics(value: Any) -> str:
+    """Parse ``[HOST:]PORT``; the default host is loopback."""
+    text = str(value).strip()
+    return str(host_port(f"{LOOPBACK}:{text}" if text.isdecimal() else text))
+
+
+@dataclass(frozen=True)
+class MetricsOptions(Options):
+    """The options of a process that serves metrics of its nodes."""
+
+    metrics: str | None = option(
+        None,
+        "serve `/metrics` for Prometheus, `/healthz` and `/readyz` at a port of loopback, or at "
+        "HOST:PORT, with `*` for all addresses; port 0 lets the system choose (needs extra "
+        "`metrics`)",
+        kind="[HOST:]PORT",
+        parse=_parse_metrics,
+    )
+    metrics_token_file: str = option(
+        "",
+        "a file with the token for requests, by `dafka keys token FILE`; required if other "
+        "machines have access, unless `insecure` is set",
+        kind="FILE",
+    )
+    metrics_topics: int = option(
+        100,
+        "maximum number of topics with their own metrics; all others are summed as topic `other`",
+        unit="topics",
+        minimum=0,
+        maximum=10_000,
     )

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import stat
@@ -51,6 +52,8 @@ _KEEPALIVE: Final = {
 Address = str | tuple[str, int]  # a socket's path, or a numeric host and a port
 
 _users: list[int] = []
+
+_log: Final = logging.getLogger("dafka")
 
 
 def use() -> str | None:
@@ -213,10 +216,10 @@ class Watchdog:
     def add(self, call: CallDeadline) -> None:
         """Watch the call."""
         with self._lock:
-            self._calls.add(call)
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="dafka-flight-watch", daemon=True).start()
+                self._is_running = True
+            self._calls.add(call)
 
     def remove(self, call: CallDeadline) -> None:
         """Stop watching the call."""
@@ -239,4 +242,7 @@ class Watchdog:
                     self._is_running = False
                     return
             for call in calls:
-                call.check(time.monotonic())
+                try:
+                    call.check(time.monotonic())
+                except Exception:  # noqa: BLE001 -- such as without a free file descriptor
+                    _log.exception("a stalled call over Flight could not be ended")

@@ -28,7 +28,7 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreError,
 )
-from dafka_core.flight import grpc_workarounds, limits, server_actions, server_get
+from dafka_core.flight import grpc_workarounds, limits, server_requests
 from dafka_core.flight.columns import TYPES, VALUE, schema_of
 from dafka_core.flight.flight_errors import FLIGHT_ERRORS, refusing
 from dafka_core.flight.requests import (
@@ -49,7 +49,7 @@ from dafka_core.model.names import text_of
 from dafka_core.model.records import NO_VERSION, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.security.allowed_keys import LOOK_INTERVAL_S
-from dafka_core.security.credentials import pem
+from dafka_core.security.key_files import pem
 from dafka_core.storage import Log, PartitionStatistics
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import HostPort, listen
@@ -413,7 +413,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         with self._serving(context) as caller:
-            return server_get.get(self._served, ticket.ticket, caller)
+            return server_requests.get(self._served, ticket.ticket, caller)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         # Its stream is counted by itself: a stalled put does not keep its connection.
@@ -428,11 +428,11 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
         with self._serving(context) as caller:
             caller.allow(None, lambda owner, request: "")  # any key
-            return server_actions.descriptions()
+            return server_requests.descriptions()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         caller, body = self._caller(context), action.body.to_pybytes()
-        answers = server_actions.act(self._served, action.type, body, caller)
+        answers = server_requests.act(self._served, action.type, body, caller)
         with self._serving(context):
             # Some wait for long, and need no watching meanwhile.
             first = list(itertools.islice(answers, 1))

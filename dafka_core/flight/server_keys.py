@@ -17,8 +17,14 @@ from dafka_core.flight.requests import DiscardRequest, Request, RetentionRequest
 from dafka_core.model.names import escape, quoted
 from dafka_core.model.records import PartitionInfo, StagedPartition
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import KEY_HEADER, TlsPair, key_of_name, pem, tls_pair
-from dafka_core.security.key_files import read_secret
+from dafka_core.security.key_files import (
+    KEY_HEADER,
+    TlsPair,
+    key_of_name,
+    pem,
+    read_secret,
+    tls_pair,
+)
 from dafka_core.security.permissions import ADMIN, EVERYBODY, STORE, TOWER, Permissions, refused
 from dafka_core.security.throttles import LogThrottle
 

@@ -50,11 +50,9 @@ from dafka_core.model.records import (
     Transaction,
     TransactionState,
 )
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Longs, Values
+from dafka_core.model.values import Longs, RowDigest, Values
 from dafka_core.security.allowed_keys import AllowedKeys
-from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, pem, tls_pair
-from dafka_core.security.key_files import read_secret
+from dafka_core.security.key_files import KEY_HEADER, SERVER_NAME, pem, read_secret, tls_pair
 from dafka_core.security.permissions import STORE
 from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space

@@ -27,7 +27,7 @@ from dafka_core.errors import (
     RecordTooLargeError,
 )
 from dafka_core.model.envelope import AUTO
-from dafka_core.model.name_limits import check_topic
+from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.opened_records import opened_lists
 from dafka_core.model.records import Record, RecordBatch, TopicPartition, records
 from dafka_core.nodes.addresses import new_address
@@ -45,6 +45,14 @@ TURN_RECORDS: Final = 1_000  # records after which an event loop runs other task
 _LOCK_S: Final = 0.1  # interval at which the loop, waiting for the queue's lock, checks its end
 
 _log = logging.getLogger("dafka.consumer")
+
+
+def check_partition(tp: TopicPartition) -> None:
+    """Raise ConfigError unless ``tp`` is a partition with valid names."""
+    if not isinstance(tp, TopicPartition):
+        raise ConfigError("tp", tp, "must be a TopicPartition")
+    check_argument("topic", tp.topic, check_topic)
+    check_argument("partition", tp.partition, check_address)
 
 
 class RecordQueue:
@@ -256,8 +264,11 @@ class Consumer(Node):
     def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
         """Return the topics with records in stores, among ``topics`` or all.
 
-        Raises NoStoreError if no store was discovered within ``timeout_s`` seconds.
+        Raises:
+            ConfigError: a topic is invalid, or the topics are too many.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
+        check_argument("topics", topics, check_topics)
         query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, topics)
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held
@@ -296,8 +307,7 @@ class Consumer(Node):
         Raises:
             ConfigError: the offset is negative or too large, or ``tp`` is no partition.
         """
-        if not isinstance(tp, TopicPartition):
-            raise ConfigError("tp", tp, "must be a TopicPartition")
+        check_partition(tp)
         check_argument("offset", offset, check_sequence)
 
         def seek(now: float) -> None:
@@ -438,4 +448,6 @@ def _checked_start(start: Any) -> Start:
         ):
             raise ConfigError("start", start, f"topic {topic!r}: must be {{partition: offset}}")
         check_argument("start", topic, check_topic)
+        for partition in partitions:
+            check_argument("start", partition, check_address)
     return start

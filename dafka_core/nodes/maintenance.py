@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dafka_core.archive.archive import ArchiveWriter, Wanted
-from dafka_core.archive.layout import DAY_US, ArchiveError, make_archive
-from dafka_core.archive.manifest import Manifest
+from dafka_core.archive.manifest import DAY_US, ArchiveError, Manifest, make_archive
 from dafka_core.config.node_options import NO_KEYS, STAGED_HOURS, KeyFiles
 from dafka_core.config.topic_rules import RetentionRule, parse_rules
 from dafka_core.errors import (
@@ -41,8 +40,7 @@ from dafka_core.protocol.store_role import StoreRole
 from dafka_core.queries.query_progress import LAST_REPORTS, QueryProgress, is_partition_of, of_runs
 from dafka_core.storage import Log
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
-from dafka_core.storage.block_compressor import BlockCompressor
-from dafka_core.storage.healing import DamagedRange
+from dafka_core.storage.block_rewriter import BlockCompressor, DamagedRange
 from dafka_core.storage.log import TRIM_PARTITIONS
 from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.system.closing import ProcessBound
@@ -167,7 +165,7 @@ HEAL_S: Final = 10.0  # the longest wait for another store's next records
 
 
 class HealThread(LogThread):
-    """Replaces damaged records by those of other stores (``storage/healing.py``).
+    """Replaces damaged records by those of other stores (``storage/block_rewriter.py``).
 
     After ``RETRY_S``, or when another store appears, it retries those that no store has had.
     ``others`` returns the other present stores.

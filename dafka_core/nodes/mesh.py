@@ -31,7 +31,7 @@ from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.traffic import RECORDS, MeshTraffic
+from dafka_core.nodes.sockets import RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.codec import BulkDecoder, encode
@@ -42,7 +42,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
-from dafka_core.system.process_limits import raise_limit
+from dafka_core.system.files import raise_limit
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 
@@ -204,21 +204,30 @@ class Mesh(ProcessBound):
         Waits longer if only distant stores are missing: see ``StoreDirectory.waits_for_others``.
         Raises NoStoreError if none has answered within ``timeout_s`` seconds.
         """
+        asked: list[Question] = []
 
-        def send(now: float) -> Question:
+        def send(now: float) -> None:
             question, messages = directory.ask(now, kind, *content)
+            asked.append(question)
             self.send(messages)
-            return question
 
-        question = self.call(send)
-        answered = self.wait_until(lambda: question.answered, timeout_s)
-        if not answered and directory.waits_for_others(question):
-            self.wait_until(
-                lambda: question.answered or not directory.waits_for_others(question),
-                timing.MAX_STORE_TIMEOUT_S,
-            )
-            answered = question.answered
-        self.call_soon(lambda now: directory.forget(question))
+        def forget(now: float) -> None:
+            for question in asked:
+                directory.forget(question)
+
+        try:
+            self.call(send)
+            (question,) = asked
+            answered = self.wait_until(lambda: question.answered, timeout_s)
+            if not answered and directory.waits_for_others(question):
+                self.wait_until(
+                    lambda: question.answered or not directory.waits_for_others(question),
+                    timing.MAX_STORE_TIMEOUT_S,
+                )
+                answered = question.answered
+        finally:  # also after Ctrl-C: the directory would repeat an open question for ever
+            with contextlib.suppress(ClosedError, NodeFailedError):
+                self.call_soon(forget)
         if not answered:
             unconnected = self.peers.inbound.unconnected(directory.stores)
             raise NoStoreError(self._towers, timeout_s, unconnected, self.peers.inbound.endpoint)

@@ -4,7 +4,8 @@
 |---|---|
 | ``close``, or the end of a ``with`` block | the node is closed, and errors are raised |
 | the application drops an open node | a thread of its own closes it, since closing waits |
-| the process ends | open producers are closed, side by side, and dropped nodes awaited |
+| a signal's handler closes a producer whose lock its thread holds | so, too |
+| the process ends | open producers are closed, side by side, and these threads awaited |
 | a child is forked | it forgets its parent's nodes |
 
 An error that no caller can receive is logged, and sets the exit code: records may be lost.
@@ -27,6 +28,7 @@ import time
 import warnings
 from _thread import start_new_thread
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final, ParamSpec, TypeVar
@@ -184,18 +186,14 @@ class Node(ProcessBound):
 
     def __del__(self) -> None:
         if self.is_open:
-            _dropped.add(self)
-            try:
-                # Not a Thread: its ``start`` needs a lock that the collected thread may hold.
-                start_new_thread(_close_dropped, (self,))
-            except RuntimeError:  # the interpreter ends, and the threads with it
-                _dropped.discard(self)
+            with suppress(RuntimeError):  # the interpreter ends, and the threads with it
+                close_later(self)
             text = f"unclosed {type(self).__name__}: use 'with', or close()"
             warnings.warn(text, ResourceWarning, 2, source=self)
 
 
-_dropped: set[Node] = set()
-_closed: Final = InterruptibleCondition()  # notified when a dropped node is closed
+_leaving: set[Node] = set()  # nodes that threads of their own close
+_closed: Final = InterruptibleCondition()  # notified when one of them is closed
 _ending: WeakSet[Node] = WeakSet()  # nodes to close at the end of the process
 _lost: Final = threading.Event()  # set if records may be lost and no caller got an error
 _finalizers: list[object] = []
@@ -213,6 +211,17 @@ def close_at_exit(node: Node) -> None:
         _finalizers.append(Finalize(None, _end_child, exitpriority=_AFTER_POOLS))
 
 
+def close_later(node: Node) -> None:
+    """Close the node in a thread of its own, for which the end of the process waits."""
+    _leaving.add(node)
+    try:
+        # Not a Thread: its ``start`` needs a lock that the interrupted thread may hold.
+        start_new_thread(_close_leaving, (node,))
+    except RuntimeError:
+        _leaving.discard(node)
+        raise
+
+
 def ends_well(error: BaseException | None) -> bool:
     """Return True if a block or process that ends with ``error`` has not failed."""
     return error is None or (isinstance(error, SystemExit) and not error.code)
@@ -226,11 +235,11 @@ def _end(node: Node, started_s: float) -> None:
         _lost.set()
 
 
-def _close_dropped(node: Node) -> None:
+def _close_leaving(node: Node) -> None:
     try:
         _end(node, time.monotonic())
     finally:
-        _dropped.discard(node)
+        _leaving.discard(node)
         _closed.notify()
 
 
@@ -238,7 +247,7 @@ def _end_all() -> None:
     started_s = time.monotonic()  # one timeout for all: their loops run in parallel
     for node in tuple(_ending):
         _end(node, started_s)
-    _closed.wait_until(lambda: not _dropped, None)
+    _closed.wait_until(lambda: not _leaving, None)
 
 
 def _end_process() -> None:
@@ -264,7 +273,7 @@ class _FailingExit:
 
 
 def _forget_parents_nodes() -> None:
-    for nodes in (_dropped, _ending, _finalizers, _lost):
+    for nodes in (_leaving, _ending, _finalizers, _lost):
         nodes.clear()
 
 

@@ -42,23 +42,25 @@ from dafka_core.nodes.connection_quotas import (
 )
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.sockets import (
+    BEACON,
+    FORBIDDEN,
     HANDSHAKE_FAILED,
     AddressFamily,
+    MeshTraffic,
     close_watched,
     connect,
     new_socket,
     received,
     watched,
 )
-from dafka_core.nodes.traffic import BEACON, FORBIDDEN, MeshTraffic
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
 from dafka_core.security.throttles import LogThrottle
+from dafka_core.system.files import soft_limit
 from dafka_core.system.hosts import HostPort, numeric_host
-from dafka_core.system.process_limits import soft_limit
 
 AWAY_S: Final = 15.0
 """Time of silence after which a node reconnects to a tower, repeatedly: it resolves the name again
@@ -277,7 +279,9 @@ class Peers:
     ) -> None:
         apart = socket_per_peer or security.own is not None
         expiry_s = config.peer_expiry_ms / 1000
-        self.table = beacons.PeerTable(beacon.node, beacon.port, expiry_s=expiry_s)
+        self.table = beacons.PeerTable(
+            beacon.node, beacon.port, host=beacon.host, expiry_s=expiry_s
+        )
         self.inbound = Inbound(beacon, self.table)
         self.towers = Towers(beacon, config, context, poller, security)
         self._security = security

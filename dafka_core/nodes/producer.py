@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Sized
 from datetime import datetime
 from math import inf
@@ -37,7 +39,7 @@ from dafka_core.errors import (
     RecordTooLargeError,
 )
 from dafka_core.model.envelope import AUTO, MAGIC, Header, closed
-from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.epochs import LIFE_ID_BITS, number_at
 from dafka_core.model.name_limits import check_node_address, check_topic
 from dafka_core.model.names import NOT_PLAIN, escape, is_plain
 from dafka_core.model.positions import moment_us
@@ -46,7 +48,7 @@ from dafka_core.model.timestamps import WallClock
 from dafka_core.model.values import Values
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node, close_at_exit, ends_well
+from dafka_core.nodes.node import Node, close_at_exit, close_later, ends_well
 from dafka_core.nodes.peers import CONNECT_S
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
@@ -69,9 +71,13 @@ class Producer(Node):
     """Publishes records to one partition of a topic.
 
     The producer keeps every record until ``acks`` stores have it on disk.  Several threads may use
-    one producer.  A signal's handler must not: a call of ``publish`` that it interrupts may hold a
-    lock, so let it raise an exception or set a flag.  The end of the process closes open producers;
-    the exit code is 1 if records are still not acknowledged.
+    one producer.  The end of the process closes open producers; the exit code is 1 if records are
+    still not acknowledged.
+
+    A signal's handler may raise an exception, or call ``close``.  If it interrupts a ``publish``,
+    ``close`` may return at once: the producer closes when that call has ended, and the end of the
+    process waits for it.  A handler must call nothing else, as the interrupted call may hold a
+    lock.
 
     Args:
         topic: 1 to 255 bytes; control characters need option ``allow_control_characters``.
@@ -108,7 +114,7 @@ class Producer(Node):
             head_interval_s=config.head_interval_ms / 1000,
             life_id=secrets.randbits(LIFE_ID_BITS),
             resume=address is not None,
-            least_number=int(time.time()),
+            least_number=number_at(time.time()),
             ignore_missing=config.resume_missing == IGNORE,
         )
         # A call waits for room with the turn, not the lock, so that its offsets are consecutive.
@@ -223,7 +229,6 @@ class Producer(Node):
         with self._turn:
             with self._lock:  # ``publish`` adds nothing from here on
                 first = self._next_offset
-            now_us = self._clock.now_us
             time_us = None if timestamp is None else time_of(timestamp)
             if first + len(contents) > MAX_SEQUENCE + 1:
                 raise PartitionFullError(*self.role.tp, first, len(contents), MAX_SEQUENCE + 1)
@@ -236,11 +241,14 @@ class Producer(Node):
                 chunk = contents[start : start + CHUNK_COUNT]
                 count, size_bytes = len(chunk), chunk.size_bytes
                 self._wait_for_room()
+                # Before the counts: a signal may interrupt it, and nothing is published then.
+                entry = chunk, self._clock.now_us() if time_us is None else time_us
                 with self._lock:
+                    self._check_open()  # again: nothing published after ``close`` would be sent
                     self._singles = None
                     self._next_offset += count
                     self._published_bytes += size_bytes
-                    self._outbox.append((chunk, now_us() if time_us is None else time_us))
+                    self._outbox.append(entry)
                     self._wake()
             return first
 
@@ -282,6 +290,9 @@ class Producer(Node):
 
     def end(self, *, started_s: float) -> None:
         """Close, with a ``close_timeout_s`` that began at ``started_s``."""
+        if self._lock.locked() and self._is_interrupted():
+            close_later(self)
+            return
         with self._lock:
             was_open, self.is_open = self.is_open, False
             self._make_room()
@@ -296,6 +307,12 @@ class Producer(Node):
             raise
         finally:
             self.mesh.close()
+
+    def _is_interrupted(self) -> bool:
+        """Return True in a signal's handler that has interrupted a method which uses the lock."""
+        methods = {each.__code__ for each in (Producer.publish, Producer._publish, Producer.end)}
+        frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(2)))  # noqa: SLF001
+        return any(each.f_code in methods and each.f_locals["self"] is self for each in frames)
 
     def _leave_with(self, error: BaseException | None) -> None:
         if error is None or ends_well(error):

@@ -17,7 +17,7 @@ from dafka_core.errors import (
     NodeFailedError,
     NoStoreError,
 )
-from dafka_core.model.name_limits import check_address, check_topic
+from dafka_core.model.name_limits import check_topic
 from dafka_core.model.records import (
     KnownStore,
     Neighbour,
@@ -26,13 +26,13 @@ from dafka_core.model.records import (
     TopicPartition,
 )
 from dafka_core.nodes.addresses import new_address
-from dafka_core.nodes.consumer import RecordQueue
+from dafka_core.nodes.consumer import RecordQueue, check_partition
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
-from dafka_core.protocol.fields import check_end, check_sequence
+from dafka_core.protocol.consumer_role import RangeRead, ReaderRole
+from dafka_core.protocol.fields import check_end, check_sequence, check_topics
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import HeadsQuery, TimesQuery
-from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 
 _ANY_TOPIC: Final = "-"  # requested only to discover the stores
 
@@ -103,14 +103,15 @@ class Reader(Node):
         """Return the stores' combined partitions of the topics (None: of all).
 
         Raises:
-            ConfigError: a topic is invalid.
+            ConfigError: a topic is invalid, or the topics are too many.
             NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         if isinstance(topics, str | bytes):  # a collection of its letters
             raise ConfigError("topics", topics, "must be a list of topics")
-        for topic in topics or ():
-            check_argument("topic", topic, check_topic)
         directory, names = self.role.directory, tuple(topics or ())
+        for topic in names:
+            check_argument("topic", topic, check_topic)
+        check_argument("topics", names, check_topics)
         query = self.mesh.query(directory, timeout_s, HeadsQuery, names)
         wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
         return [info for info in sorted(query.heads.values()) if info.topic in wanted]
@@ -147,18 +148,22 @@ class Reader(Node):
         if start >= end:
             return
 
-        def begin(now: float) -> tuple[RangeRead, RecordQueue]:
+        begun: list[RangeRead] = []
+
+        def begin(now: float) -> RecordQueue:
             mesh, read = self.mesh, self.role.read(tp, start, end)
             queue = self._queues[read] = RecordQueue(lambda: None if read.room else mesh.wake())
-            return read, queue
+            begun.append(read)
+            return queue
 
         def forget(now: float) -> None:
-            self.role.forget(read)
-            del self._queues[read]
+            for read in begun:  # none, if Ctrl-C came before
+                self.role.forget(read)
+                del self._queues[read]
 
         offset = start
-        read, queue = self.mesh.call(begin)
         try:
+            queue = self.mesh.call(begin)
             while offset < end:
                 self.mesh.check()  # a closed reader yields no records, even if they have arrived
                 batch = self.mesh.wait_until(queue.next_batch, timeout_s)
@@ -212,9 +217,6 @@ class Reader(Node):
 
 
 def _check_range(tp: TopicPartition, start: int, end: int) -> None:
-    if not isinstance(tp, TopicPartition):
-        raise ConfigError("tp", tp, "must be a TopicPartition")
-    check_argument("topic", tp.topic, check_topic)
-    check_argument("partition", tp.partition, check_address)
+    check_partition(tp)
     check_argument("start", start, check_sequence)
     check_argument("end", end, check_end)

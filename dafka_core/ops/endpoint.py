@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from dafka_core.config.node_options import INSECURE_ENVIRONMENT, SecurityOptions
+from dafka_core.config.node_options import INSECURE_ENVIRONMENT, MetricsOptions, SecurityOptions
 from dafka_core.errors import ConfigError
-from dafka_core.ops.metrics_options import MetricsOptions
-from dafka_core.ops.watched_nodes import WatchedNodes
+from dafka_core.ops.node_metrics import WatchedNodes
 from dafka_core.security.web_access import Door
 from dafka_core.system.closing import ProcessBound
 from dafka_core.system.hosts import host_port, is_loopback

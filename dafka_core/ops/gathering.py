@@ -19,7 +19,7 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.requests import Offsets, OffsetsRequest, RetentionRequest, RetentionRules
-from dafka_core.flight.server_actions import ACTIONS
+from dafka_core.flight.server_requests import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads

@@ -1,22 +1,37 @@
-"""The metrics of nodes: one table of what each means and where it is read."""
+"""The metrics of nodes: one table of what each means and where it is read, and the watched nodes.
+
+Nodes are watched without keeping them alive.  A store may have a million partitions, and any number
+of topics: so a limited number of topics have their own metrics, and summing them takes a limited
+share of the time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.names import escape
+from dafka_core.nodes.sockets import BEACON, REASONS, MeshTraffic
 from dafka_core.nodes.store_loop import OTHER, Disk
-from dafka_core.nodes.traffic import BEACON, REASONS, MeshTraffic
 from dafka_core.ops import health
-from dafka_core.ops.findings import Finding, Severity
-from dafka_core.ops.metric_declarations import Metric, counter, gauge, histogram
-from dafka_core.ops.topic_totals import ShownTopics, TopicTotals, Total
+from dafka_core.ops.findings import LIFE, Finding, Severity, problem
+from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge, histogram
+from dafka_core.ops.store_extension import ExtensionNode
+from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.storage import Log
 from dafka_core.storage.environment import Space
+from dafka_core.system.distribution import this_version
+
+if TYPE_CHECKING:
+    from dafka_core.nodes.node import Node
+
 
 PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reader"}
 """Kinds by the letter that nodes announce."""
@@ -73,7 +88,7 @@ class Reading:
     @cached_property
     def disk(self) -> Disk | None:
         """The file system of a store's log; None if it cannot be read, as ``/readyz`` reports."""
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             return Disk.of(self.log.directory)
         return None
 
@@ -425,3 +440,180 @@ def of_kind(kind: str) -> list[Metric]:
         if kinds is EVERY or kind in kinds
         for metric in metrics
     ]
+
+
+# -- totals of topics ------------------------------------------------------------------------------
+
+SHARE: Final = 0.01
+"""Maximum share of the time for summing: the next sum is due after 100 times the last duration."""
+
+PAGE: Final = 10_000  # partitions read per step
+
+
+class Total(NamedTuple):
+    """Totals of a topic."""
+
+    partitions: int = 0
+    records: int = 0
+
+
+class TopicTotals:
+    """The totals of a log's topics, updated now and then; safe in any thread."""
+
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._number = -1
+        self._due = 0.0
+        self._totals: dict[str, Total] = {}
+
+    def current(self) -> dict[str, Total]:
+        """Return the totals by topic; sum them anew if that is due."""
+        now, number = self._clock(), self._log.changes.number
+        if number != self._number and now >= self._due:
+            self._totals, self._number = self._summed(), number
+            took_s = self._clock() - now
+            self._due = now + took_s / SHARE
+        return self._totals
+
+    def _summed(self) -> dict[str, Total]:
+        totals: dict[str, Total] = {}
+        found = self._log.partitions_after(None, None, PAGE)
+        while found:
+            for each in found:
+                if each.end:
+                    partitions, records = totals.get(each.topic, Total())
+                    records += each.end - each.earliest
+                    totals[each.topic] = Total(partitions + 1, records)
+            found = self._log.partitions_after(None, found[-1].tp, PAGE)
+        return totals
+
+
+class ShownTopics:
+    """The topics with their own metrics: at first the largest, then new ones up to ``most``.
+
+    A topic keeps its metrics while it exists, so that no line in a graph ends because another
+    topic grew.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._shown: dict[str, str] = {}
+
+    def choose(self, totals: dict[str, Total]) -> None:
+        """Drop topics that no longer exist, and add new ones up to the maximum."""
+        self._shown = {each: name for each, name in self._shown.items() if each in totals}
+        room = self._most - len(self._shown)
+        if room > 0 and len(totals) > len(self._shown):
+            new = [each for each in totals if each not in self._shown]
+            new.sort(key=lambda each: (-totals[each].records, each))
+            self._shown.update((each, escape(each)) for each in new[:room])
+
+    def label(self, topic: str) -> str:
+        """Return the topic's escaped name, or ``OTHER``."""
+        return self._shown.get(topic, OTHER)
+
+    def summed(self, counts: Iterable[tuple[str, int]]) -> dict[str, int]:
+        """Sum numbers of topics by label."""
+        sums = dict.fromkeys(self._shown.values(), 0)
+        for topic, count in counts:
+            label = self.label(topic)
+            sums[label] = sums.get(label, 0) + count
+        return sums
+
+
+# -- watched nodes ---------------------------------------------------------------------------------
+
+
+class WatchedNode:
+    """The metrics and findings of a node.
+
+    Args:
+        topics: maximum number of a store's topics with their own metrics.
+
+    Raises:
+        ConfigError: the node's kind has no metrics.
+    """
+
+    def __init__(self, node: Node, topics: int) -> None:
+        self.kind = node.kind
+        self.metrics: Sequence[Metric] = of_kind(self.kind)
+        self._node = weakref.ref(node)
+        anyone: Any = node
+        if isinstance(node, ExtensionNode):
+            self.name = node.name
+            self.metrics = [*self.metrics, *node.metrics]
+        elif self.kind == "tower":
+            self.name = anyone.tower
+        elif self.kind in MESH:
+            self.name = anyone.address
+        else:
+            why = "must be a tower, store, producer, consumer or extension of a store"
+            raise ConfigError("nodes", self.kind, why)
+        endpoint = endpoint_of(anyone.mesh.beacon, "") if self.kind in MESH else self.name
+        self._info = {(this_version(), endpoint): 1}
+        is_store = self.kind == "store"
+        self._topics = (TopicTotals(anyone.log), ShownTopics(topics)) if is_store else None
+
+    def samples(self) -> list[Sample]:
+        """Return the current samples; of a closed node only its state."""
+        node = self._node()
+        reading = Reading(node, self.findings(), self._info, self._topics)
+        is_open = node is not None and node.is_open
+        found: list[Sample] = []
+        with contextlib.suppress(DafkaError):  # it is just ending, as ``findings`` reports
+            for metric in self.metrics if is_open else TABLE[EVERY]:
+                found += metric.samples(reading)
+        return found
+
+    def findings(self) -> list[Finding]:
+        """Return the current findings."""
+        node = self._node()
+        if node is None:
+            remedy = "keep a reference to it, or close it"
+            return [problem(LIFE, f"the {self.kind} was garbage-collected", remedy)]
+        try:
+            return [*health.of_node(node)]
+        except DafkaError as error:  # it is just ending
+            return [problem(LIFE, str(error), "restart it")]
+
+
+class WatchedNodes:
+    """The watched nodes of a process.
+
+    Args:
+        topics: maximum number of a store's topics with their own metrics.
+    """
+
+    def __init__(self, topics: int) -> None:
+        self._topics = topics
+        self._lock = threading.Lock()
+        self._nodes: list[WatchedNode] = []
+        self._expected = ""
+
+    def add(self, *nodes: Node) -> None:
+        """Watch further nodes."""
+        made = [WatchedNode(each, self._topics) for each in nodes]
+        with self._lock:
+            self._nodes += made
+            self._expected = ""
+
+    def expect(self, what: str) -> None:
+        """Report the process as running but not ready, until ``add``."""
+        self._expected = what
+
+    @property
+    def nodes(self) -> list[WatchedNode]:
+        """The nodes that were added."""
+        with self._lock:
+            return [*self._nodes]
+
+    def findings(self) -> list[tuple[str, str, Finding]]:
+        """Return the findings of all nodes, with the node's kind and name."""
+        found = [(each.kind, each.name, one) for each in self.nodes for one in each.findings()]
+        if self._expected or not found:
+            what = self._expected or "node"
+            remedy = "wait until it has opened its log and found a tower; its messages say more"
+            one = problem("start", f"no {what} serves yet", remedy)
+            found.append((what, "", one))
+        return found

@@ -20,9 +20,8 @@ from dafka_core.model.histograms import BOUNDS_S, Counted
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import is_alive, is_ready
 from dafka_core.ops.metric_declarations import Metric, Sample
-from dafka_core.ops.node_metrics import TABLE
+from dafka_core.ops.node_metrics import TABLE, WatchedNodes
 from dafka_core.ops.store_extension import store_extensions
-from dafka_core.ops.watched_nodes import WatchedNodes
 
 PROBES = ("/healthz", "/readyz")
 """The paths that need no token: without one they answer with one word."""

@@ -31,7 +31,12 @@ from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_ANSWER_BYTES, MAX_BATCH_COUNT
+from dafka_core.protocol.limits import (
+    DIRECT_BATCH_BYTES,
+    MAX_ANSWER_BYTES,
+    MAX_BATCH_COUNT,
+    MAX_FETCH_COUNT,
+)
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 
@@ -112,7 +117,7 @@ class Takeover:
     """The takeover of a partition that an earlier producer has written.
 
     It asks the stores for their histories, draws a life newer than all of them, and has the stores
-    promise to acknowledge nothing more of older ones (``histories``).  Then it continues the newest
+    promise to acknowledge nothing more of older ones (``Histories``).  Then it continues the newest
     history among their answers.
     """
 
@@ -393,7 +398,7 @@ class ProducerRole:
             return []
         if self.retained:
             # It has an older life's records at these offsets, and cannot know it by the offsets.
-            start, count = self.retained[0].offset, self.unacknowledged
+            start, count = self.retained[0].offset, min(self.unacknowledged, MAX_FETCH_COUNT)
             return self._answer(m.Fetch(reply.store, self.topic, self.address, start, count))
         # It has promised that this life continues the store's records, and accepts no other
         # history.  This life has continued another history, and only this producer can report it.

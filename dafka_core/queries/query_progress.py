@@ -8,7 +8,7 @@ the query's key.  A report is a JSON object::
      "packed_positions": "", "finished": false}
 
 ``positions`` are the offsets of the next records to read, packed for many partitions
-(``packed_offset``).  ``topics`` are the topics of which the query reads new partitions, too.
+(``source_offset``).  ``topics`` are the topics of which the query reads new partitions, too.
 ``run`` is new at each start of the query.  While it runs, reports are at most ``every_s`` apart;
 ``finished`` is true in the last report of a query that ended by itself.  The store's clock gives
 the time of a report.
@@ -32,10 +32,16 @@ from dafka_core.flight.requests import GetRequest, RecordRange, furthest_facts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import QUERIES_TOPIC
-from dafka_core.model.packed_offset import PACKED_PARTITIONS, Positions, pack, unpack
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, merge_heads
 from dafka_core.model.values import Longs
-from dafka_core.queries.source_offset import flat, nested
+from dafka_core.queries.source_offset import (
+    PACKED_PARTITIONS,
+    Positions,
+    flat,
+    nested,
+    pack,
+    unpack,
+)
 from dafka_core.security.permissions import EVERYBODY, PREFIX_DIGITS, Permissions
 
 RUNNING: Final = "running"

@@ -32,8 +32,7 @@ import xxhash
 
 from dafka_core.model.values import Bytes, Longs
 from dafka_core.storage.block import ALIGNMENT, Block, aligned, header_of, merge
-from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET
-from dafka_core.storage.transaction import OffsetTable, Table
+from dafka_core.storage.rows import BLOCK_KEY, LAST_OFFSET, OffsetTable, Table
 
 # One group: small blocks of many partitions, packed as one value.
 #

@@ -305,7 +305,7 @@ class EntryWriter:
                 return None
             block = tables.read_block(tp, last, Block.copied)
         except StoreError:
-            return None  # noted for ``healing.py``
+            return None  # noted for ``Healer``
         if end != batch.offset:
             why = f"it ends at offset {end}, not at {batch.offset}"
             raise tables.damaged_block(tp, last.first, why)

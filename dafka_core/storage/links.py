@@ -33,8 +33,7 @@ import numpy as np
 from dafka_core.model.epochs import History, digest, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage.block import LONG, OFFSET
-from dafka_core.storage.rows import LAST_OFFSET, partition_key
-from dafka_core.storage.transaction import Table
+from dafka_core.storage.rows import LAST_OFFSET, Table, partition_key
 
 LINK_RECORDS: Final = 16_384
 LINK_BYTES: Final = 16 << 20

@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage.block import Block, header_of, pack, unreadable
-from dafka_core.storage.rows import NEVER_US, PartitionRow, partition_key, tp_of_key
+from dafka_core.storage.rows import NEVER_US, CheckedTable, PartitionRow, partition_key, tp_of_key
 from dafka_core.storage.tables import Tables
-from dafka_core.storage.transaction import CheckedTable
 
 _ID = struct.Struct(">Q")
 _OFFSETS = struct.Struct(">QQ")

@@ -39,9 +39,16 @@ from dafka_core.storage.append_area import AppendArea, Mergeable
 from dafka_core.storage.block import HEADER, Block, Header, header_of
 from dafka_core.storage.links import Links
 from dafka_core.storage.open_environment import Opened
-from dafka_core.storage.rows import BLOCK_KEY, PartitionRow, partition_key
+from dafka_core.storage.rows import (
+    BLOCK_KEY,
+    TREE_BYTES,
+    CheckedTable,
+    OffsetTable,
+    PartitionRow,
+    Table,
+    partition_key,
+)
 from dafka_core.storage.storage_errors import damaged
-from dafka_core.storage.transaction import TREE_BYTES, CheckedTable, OffsetTable, Table
 
 # Notes: small values that a store's own programs keep in its log, by name.
 #
@@ -529,7 +536,7 @@ class Tables:
         return self.trim(held.tp, before) if is_same else info.earliest
 
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
-        """Return the error for a damaged block, and note its partition for ``healing.py``."""
+        """Return the error for a damaged block, and note its partition for ``Healer``."""
         self._damaged.add(tp)
         return StoreError(
             self.directory,

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 
-from dafka_core.audit.audit_record import (
+from dafka_core.audit import (
     AuditedRange,
     AuditRecord,
     chained,
@@ -34,7 +34,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.log_entries import Discard
 from dafka_core.model.names import AUDIT_TOPIC, octets_of, quoted
 from dafka_core.model.records import NO_VERSION, StagedTransaction, TopicPartition, Transaction
-from dafka_core.model.row_digest import RowDigest
+from dafka_core.model.values import RowDigest
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_spark.cluster import timing

@@ -16,8 +16,7 @@ from dafka_core.model.envelope_columns import close_columns
 from dafka_core.model.name_limits import parse_topic
 from dafka_core.model.names import quoted, unescape
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
+from dafka_core.model.values import RowDigest, Values
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.errors import ColumnError
 from dafka_spark.formats.codecs import BYTES, STRING, Codec, codec_of

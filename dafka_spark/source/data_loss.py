@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError
-from dafka_core.model.packed_offset import Positions
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.queries.source_offset import Positions
 from dafka_spark.errors import (
     HeadBehindError,
     HistoryReplacedError,

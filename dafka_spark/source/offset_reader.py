@@ -27,10 +27,10 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted
-from dafka_core.model.packed_offset import Positions
 from dafka_core.model.positions import AGO, EARLIEST, OFFSET, TIME, Position
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.model.timestamps import shown_time
+from dafka_core.queries.source_offset import Positions
 from dafka_spark.cluster import cluster_reader, connections, timing
 from dafka_spark.cluster.cluster_reader import ClusterReader, map_concurrently, remember
 from dafka_spark.cluster.connections import Connect

@@ -21,8 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from dafka_core.archive import archive
-from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.manifest import ArchivedFile
+from dafka_core.archive.manifest import ArchivedFile, ArchiveError
 from dafka_core.errors import (
     CHANGED,
     DafkaError,

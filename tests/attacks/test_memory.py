@@ -18,7 +18,7 @@ from pyarrow import flight
 from dafka_core import Consumer, Producer, Reader
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.flight.requests import PutRequest
-from dafka_core.security.credentials import SERVER_NAME, tls_pair
+from dafka_core.security.key_files import SERVER_NAME, tls_pair
 from dafka_core.testing import wait_until
 from tests.attacks.bare import (
     MORE,

@@ -13,7 +13,7 @@ import json
 import time
 from collections import Counter
 
-from dafka_core.audit.verification import PROVED, SAME
+from dafka_core.audit import PROVED, SAME
 from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round
 from tests.chaos.nodes import Feeder, Node, TowerSite
 from tests.chaos.queries import Driver, Plan, check, check_topic, expected

@@ -31,8 +31,8 @@ from dafka_core.flight.requests import (
     PutRequest,
     Request,
 )
-from dafka_core.flight.server_actions import ACTIONS
-from dafka_core.model import log_entries, packed_offset
+from dafka_core.flight.server_requests import ACTIONS
+from dafka_core.model import log_entries
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns
 from dafka_core.model.values import Values
 from dafka_core.model.where import Where
@@ -52,6 +52,7 @@ from dafka_core.protocol.messages import (
     RecordMessage,
     TimesQuery,
 )
+from dafka_core.queries import source_offset
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.security.key_files import PUBLIC, read_public
 from dafka_core.security.permissions import CONSUME, NOBODY, PREFIX_DIGITS, ROLES, Permissions
@@ -314,8 +315,8 @@ def checkpoint_offset(octets: bytes) -> None:
         SourceOffset.parse(given)
     packed = base64.b85encode(zlib.compress(octets)).decode()
     with suppress(ValueError):
-        found = packed_offset.unpack(packed)
-        assert packed_offset.unpack(packed_offset.pack(*found)) == found
+        found = source_offset.unpack(packed)
+        assert source_offset.unpack(source_offset.pack(*found)) == found
 
 
 _OPTIONS: Final[tuple[Callable[[Any], object], ...]] = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from dafka_core import Producer
-from dafka_core.archive import layout, manifest
+from dafka_core.archive import manifest
 from dafka_core.config.topic_rules import parse_compression
 from dafka_core.model.log_entries import Commit, LogEntry, NotedBatch, SetAside, Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
@@ -212,7 +212,7 @@ class ArchiveWork(Workload):
     def state(self) -> State:
         manifest.FOLD = 2  # type: ignore[misc]
         directory = self.root / "archive"
-        exists = (directory / layout.MANIFEST).exists()
+        exists = (directory / manifest.MANIFEST).exists()
         found = records.offsets_in_manifest(directory, records.A) if exists else []
         assert found == [*range(len(found))]
         records.archived(directory, records.A, 70)

@@ -16,7 +16,7 @@ from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartit
 from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.nodes import store_loop
 from dafka_core.protocol import partition_fetcher, store_requests
-from dafka_core.protocol.consumer_role import ConsumerRole, Loss
+from dafka_core.protocol.consumer_role import ConsumerRole, Loss, ReaderRole
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -27,7 +27,6 @@ from dafka_core.protocol.messages import (
     Message,
 )
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
-from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
 from tests.simulation.clocks import SKEW_US, right_us

@@ -13,9 +13,8 @@ from dafka_core.model.log_entries import StoreSeen
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol import fetch_scheduler
-from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.consumer_role import ConsumerRole, ReaderRole
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.store_role import StoreRole
 from tests.simulation.byzantine import ByzantinePeer
 from tests.simulation.checkers import LOST, Checkers

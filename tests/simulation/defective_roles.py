@@ -11,7 +11,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition, stamped_once
 from dafka_core.model.values import Longs
 from dafka_core.nodes.store_loop import StoreLoop
 from dafka_core.protocol.codec import decode
-from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.consumer_role import ConsumerRole, ReaderRole
 from dafka_core.protocol.messages import (
     Ack,
     DirectHead,
@@ -24,7 +24,6 @@ from dafka_core.protocol.messages import (
 )
 from dafka_core.protocol.partition_fetcher import Delivered, FollowedPartition
 from dafka_core.protocol.producer_role import ProducerRole
-from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import RecordLimits
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import StoreDirectory

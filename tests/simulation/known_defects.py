@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from dafka_core.model import records, timestamps
-from dafka_core.nodes import security, traffic
+from dafka_core.nodes import security, sockets
 from dafka_core.protocol import consumer_role, producer_role
 from tests.simulation import mesh
 from tests.simulation.cluster import Roles
@@ -138,7 +138,7 @@ DEFECTS = (
         "cut frames are the message before",
         "dafka_proto.c:92",
         "counts 0 invalid messages, and 1 came",
-        changes=lambda: {(traffic, "decode"): _StaleParse()},
+        changes=lambda: {(sockets, "decode"): _StaleParse()},
     ),
     Defect(
         "heads of what no store has",
@@ -211,7 +211,7 @@ DOORS = (
         "anybody's messages are believed",
         "authorization.refusal",
         WRONG + "|overhears",
-        changes=lambda: {(traffic, "refusal"): lambda who, message: ""},
+        changes=lambda: {(sockets, "refusal"): lambda who, message: ""},
         shape=LOCKED,
     ),
     Defect(

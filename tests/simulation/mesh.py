@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dafka_core.config.node_options import C_LAYOUT, MAX_RECORD_BYTES
 from dafka_core.config.node_options import RFC46 as RFC46_LAYOUT
 from dafka_core.model.records import RecordBatch
-from dafka_core.nodes.sockets import Subscribers, send_packed
-from dafka_core.nodes.traffic import FORBIDDEN, MESSAGE, MeshTraffic
+from dafka_core.nodes.sockets import FORBIDDEN, MESSAGE, MeshTraffic, Subscribers, send_packed
 from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
 from dafka_core.protocol.codec import BulkDecoder, decode, encode
 from dafka_core.protocol.messages import (

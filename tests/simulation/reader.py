@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from dafka_core.errors import HistoryChangedError
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.protocol.consumer_role import RangeRead, ReaderRole
 from dafka_core.protocol.messages import HeadsQuery
-from dafka_core.protocol.reader_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing
 from dafka_core.protocol.store_directory import Question
 from dafka_core.security.permissions import CONSUME

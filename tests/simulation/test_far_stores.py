@@ -6,8 +6,8 @@ from math import inf
 
 import pytest
 
+from dafka_core.protocol.consumer_role import ReaderRole
 from dafka_core.protocol.messages import HeadsQuery
-from dafka_core.protocol.reader_role import ReaderRole
 from tests.simulation.cluster import Cluster, Roles
 from tests.simulation.mesh import SimulatedMesh
 from tests.simulation.scripts.script import calm_shape

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import count, lit
 
-from dafka_core.audit.verification import verified
+from dafka_core.audit import verified
 from dafka_core.cli.app import app
 from dafka_core.errors import DafkaError
 from dafka_core.queries.checkpoint import Checkpoint, copied, rewind

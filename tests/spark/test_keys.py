@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dafka_core.security.credentials import tls_pair
-from dafka_core.security.key_files import read_secret
+from dafka_core.security.key_files import read_secret, tls_pair
 from dafka_spark import DafkaDataSource
 from tests.forked import ForkedCluster
 from tests.spark import drivers

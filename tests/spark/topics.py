@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core import EmbeddedCluster, Producer, Reader
-from dafka_core.audit.verification import PROVED, passed_through, verified
+from dafka_core.audit import PROVED, passed_through, verified
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.queries.checkpoint import Checkpoint

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from dafka_core.archive import manifest, record_files
+from dafka_core.archive import archive, manifest
 from tests.integration.archive.records import A, archived
 
 CHANGES: Final = ("fsync", "link", "rename", "replace", "mkdir", "unlink", "rmdir", "write")
@@ -50,7 +50,7 @@ def _work(directory: Path, step: int) -> None:
     manifest.FOLD = 2  # type: ignore[misc]  # the second commit is followed by a fold
     for name in CHANGES:
         setattr(os, name, killing(getattr(os, name)))
-    record_files.RecordFile.write = killing(record_files.RecordFile.write)  # type: ignore[method-assign]
+    archive.RecordFile.write = killing(archive.RecordFile.write)  # type: ignore[method-assign]
     try:
         archived(directory, A, 30)
         archived(directory, A, 60)

@@ -11,8 +11,7 @@ import pytest
 
 from dafka_core.archive import archive
 from dafka_core.archive.archive import Archive, info_of
-from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.manifest import Manifest, path_of, staged_path
+from dafka_core.archive.manifest import ArchiveError, Manifest, path_of, staged_path
 from dafka_core.errors import DataLossError
 from dafka_core.model.names import text_of
 from dafka_core.model.records import PartitionInfo, TopicPartition

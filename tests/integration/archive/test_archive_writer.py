@@ -16,7 +16,7 @@ import pytest
 
 from dafka_core.archive import archive, manifest
 from dafka_core.archive.archive import Added, ArchiveWriter, Wanted
-from dafka_core.archive.layout import ArchiveError
+from dafka_core.archive.manifest import ArchiveError
 from dafka_core.errors import CHANGED, DafkaError, HistoryChangedError, StoreUnreachableError
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.records import RecordBatch

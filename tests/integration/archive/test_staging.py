@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.archive import manifest as manifest_module
-from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.manifest import ArchivedFile, Manifest, Staging, recover
+from dafka_core.archive.manifest import ArchivedFile, ArchiveError, Manifest, Staging, recover
 from dafka_core.system.files import make_directory
 from tests.integration.archive.records import A, archived, offsets_in_files
 

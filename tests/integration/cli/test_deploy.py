@@ -19,9 +19,8 @@ from dafka_console.options import ConsoleOptions
 from dafka_core import MetricsEndpoint, Producer, Store, Tower
 from dafka_core.cli.app import app
 from dafka_core.cli.flags import SETTINGS
-from dafka_core.config.node_options import ReaderOptions, StoreOptions, TowerOptions
+from dafka_core.config.node_options import MetricsOptions, ReaderOptions, StoreOptions, TowerOptions
 from dafka_core.config.options import Options
-from dafka_core.ops.metrics_options import MetricsOptions
 from dafka_core.testing import PATIENCE_S, wait_until
 from scripts.hashes import LISTS
 from tests.integration.ops.conftest import ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import Reader
-from dafka_core.cli import list_commands
+from dafka_core.cli import inspect_commands
 from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
@@ -164,6 +165,26 @@ def test_what_a_dead_writer_has_staged_is_listed_and_discarded(tmp_path: Path) -
         assert (empty.stdout, empty.stderr) == (b"", b"nothing is staged\n")
 
 
+@pytest.mark.parametrize("ahead_s", [-7_200, 7_200])
+def test_how_long_records_are_staged_is_by_the_stores_clock(
+    tmp_path: Path,
+    ahead_s: float,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + ahead_s)  # of this machine
+    with StoreDouble(tmp_path, "1" * 32) as store:
+        client = store.client()
+        with client.put(TopicPartition("t", FIRST), 0, attempt="C" * 32, timeout_s=60) as writing:
+            writing.write(pa.array([b"x"], pa.binary()))
+            writing.finish(60)
+        for idle_hours, count in ((0.0, 1), (1.0, 0)):
+            uris = store.location.locations[-1]
+            inspect_commands.staged(discard=False, idle_hours=idle_hours, uris=uris, timeout_s=60.0)
+            assert capsys.readouterr().out.count(FIRST) == count
+
+
 def test_a_store_discards_what_is_staged_after_its_time(tmp_path: Path) -> None:
     quick = ("--staged-hours", "0.001")
     with Dafka("up", *ANY_PORTS, "--dir", str(tmp_path / "s"), *quick) as store:
@@ -256,8 +277,8 @@ def test_stores_of_which_none_answers_are_an_error_and_no_empty_list(
         both = nullcontext([one.client(), two.client()])
         monkeypatch.setattr(StoreFinder, "clients", lambda _: both)
         two.stop()
-        list_commands.stores(timeout_s=5.0, uris="")
+        inspect_commands.stores(timeout_s=5.0, uris="")
         assert capsys.readouterr().out.splitlines()[1].startswith("1" * 32)
         one.stop()
         with pytest.raises(StoreUnreachableError, match="2" * 32):
-            list_commands.stores(timeout_s=5.0, uris="")
+            inspect_commands.stores(timeout_s=5.0, uris="")

@@ -8,7 +8,7 @@ from importlib import metadata
 import pytest
 
 from dafka_console.options import ConsoleOptions
-from dafka_core.cli.version_command import versions
+from dafka_core.cli.app import versions
 from dafka_core.config.node_options import (
     ConsumerOptions,
     ProducerOptions,

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
+from dafka_core.audit import AuditedRange, AuditRecord, chained, partition_of
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
+from dafka_core.model.values import RowDigest, Values
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import StoreDouble

@@ -15,7 +15,7 @@ import pytest
 from dafka_core import EmbeddedCluster, Producer, Reader
 from dafka_core.config.node_options import NO_KEYS, keys_in
 from dafka_core.errors import ConfigError, NoStoreError, TowerNotFoundError
-from dafka_core.flight import server_actions
+from dafka_core.flight import server_requests
 from dafka_core.flight.store_location import SESSION_FILE
 from dafka_core.ops import port_probe
 from dafka_core.ops.checks import FileAccess, StoreFacts, check_all
@@ -105,9 +105,9 @@ def test_a_tower_without_stores(empty: EmbeddedCluster, topic: str) -> None:
 def test_a_store_with_a_wrong_clock_or_of_an_older_version(one: Served, patch: Patch) -> None:
     ahead_ns = 3 * 3_600 * 10**9
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + ahead_ns, monotonic=time.monotonic)
-    patch.setattr(server_actions, "time", clock)
-    known = [each for each in server_actions.descriptions() if each[0] != "dafka.sizes.v1"]
-    patch.setattr(server_actions, "descriptions", lambda: known)
+    patch.setattr(server_requests, "time", clock)
+    known = [each for each in server_requests.descriptions() if each[0] != "dafka.sizes.v1"]
+    patch.setattr(server_requests, "descriptions", lambda: known)
     found = diagnosed("", "t", uris=one.location.locations[-1:])
     ((severity, sentence),) = about(found, "clocks")
     assert severity is WARNING

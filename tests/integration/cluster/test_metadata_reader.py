@@ -119,7 +119,7 @@ def test_stores_report_their_files_clocks_and_missing_stores(
     gone.stop()
     own_ns = time.time_ns
     ahead = Mock(wraps=time, time_ns=lambda: own_ns() + 3_600 * 10**9)
-    patch.setattr("dafka_core.flight.server_actions.time", ahead)
+    patch.setattr("dafka_core.flight.server_requests.time", ahead)
     silent, there, away = rows(mesh, "stores")
     assert f"store {'W' * 32} (tcp://h:1" in logged.text
     assert [silent["store"], there["store"], away["store"]] == ["gone", "one", "W" * 32]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.archive.archive import Archive, ArchiveWriter, Wanted
-from dafka_core.archive.layout import ArchiveError
+from dafka_core.archive.manifest import ArchiveError
 from dafka_core.errors import ConfigError, StoreUnreachableError
 from dafka_core.model.envelope import closed
 from dafka_core.model.epochs import Epoch, EpochId

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dafka_core.flight import server_actions, server_get
+from dafka_core.flight import server_requests
 from dafka_core.flight.columns import packed_parts
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -213,7 +213,7 @@ def test_records_of_a_lease_that_ends_or_lacks_ranges_are_read_again(
     one: Served, requests: dict[str, int], patch: Patch
 ) -> None:
     with patch.context() as patched:
-        patched.setattr(server_actions, "MAX_LEASED_BLOCKS", 8)
+        patched.setattr(server_requests, "MAX_LEASED_BLOCKS", 8)
         assert rows(task(one), "local") == ALL
     assert requests == {"lease": 3 + 1}
     lease = StoreClient.lease
@@ -273,7 +273,7 @@ def test_a_store_that_fails_in_the_middle_of_its_reply(
             raise OSError("the disk is gone")
         return packed_parts(parts, times=times)
 
-    patch.setattr(server_get, "packed_parts", fail)
+    patch.setattr(server_requests, "packed_parts", fail)
     # Each store sends eight of twenty ranges and stops in the middle of the next one.
     assert rows(task(two, one), maxrecordsperbatch="3") == ALL
     assert requests == {"records": 2 + 4}

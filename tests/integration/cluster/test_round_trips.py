@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from dafka_core import Consumer, EmbeddedCluster, Producer, Reader
 from dafka_core.errors import ConfigError, StoreUnreachableError
-from dafka_core.flight import server_get
+from dafka_core.flight import server_requests
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS_TYPE
@@ -261,7 +261,7 @@ def test_the_next_store_examines_the_rest(
         yield from batches
 
     patch.setattr(StoreClient, "records", breaking)
-    patch.setattr(server_get, "MAX_SCANNED_BLOCKS", 1)
+    patch.setattr(server_requests, "MAX_SCANNED_BLOCKS", 1)
     assert matching(mesh, "value LIKE '%77'", fetch="flight") == [*range(77, count, 100)]
     first, second = requests.values()
     assert first == 0 < second < count

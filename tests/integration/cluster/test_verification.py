@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dafka_core.audit.audit_record import AuditRecord, chained, partition_of
-from dafka_core.audit.verification import (
+from dafka_core.audit import (
     GONE,
     PROVED,
     REPARTITIONED,
@@ -20,7 +19,10 @@ from dafka_core.audit.verification import (
     TRIMMED,
     UNKNOWN,
     WRONG,
+    AuditRecord,
     VerifiedBatch,
+    chained,
+    partition_of,
     passed_through,
     verified,
 )
@@ -28,8 +30,7 @@ from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import Values
+from dafka_core.model.values import RowDigest, Values
 from dafka_core.queries.checkpoint import Checkpoint, sync_checkpoint
 from dafka_core.security.permissions import PREFIX_DIGITS
 from dafka_core.testing import PATIENCE_S
@@ -227,6 +228,19 @@ def test_rows_that_are_trimmed_or_without_records(query: AuditedQuery, store: Se
     found = verify(query, store)
     assert states(found) == [TRIMMED, PROVED, PROVED]
     assert found[0].why == f"{P}: offsets 0 to 2 are trimmed in part"
+
+
+def test_one_store_with_all_audit_records_is_enough(
+    tmp_path: Path, store: Served, serve: Serve
+) -> None:
+    other = serve("other")
+    query = AuditedQuery(tmp_path / "c", [store, other])
+    query.audit()
+    store.log.trim(partition_of(QUERY), 1)
+    assert states(verify(query, store, other)) == [PROVED] * 3
+    assert states(verify(query, other, store)) == [PROVED] * 3
+    with pytest.raises(DafkaError, match="its first records are trimmed"):
+        verify(query, store)
 
 
 def test_all_stores_have_the_same_rows(query: AuditedQuery, store: Served, serve: Serve) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dafka_console import api
+from dafka_console import api, browsing
 from dafka_console.api import ConsumerGroups, Producers, audited_queries, noted, trail
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.audit.audit_record import AuditedRange, AuditRecord, chained, partition_of
+from dafka_core.audit import AuditedRange, AuditRecord, chained, partition_of
 from dafka_core.errors import (
     ClosedError,
     InvalidRequestError,
     NotAcknowledgedError,
     RecordTooLargeError,
+    StoreUnreachableError,
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -223,6 +224,7 @@ def test_one_record_is_decoded_and_its_value_is_never_a_page(
         ("overview", {"window": "1h"}, "must be one of 10m, 6h, 7d"),
         ("topics", {"start": "x"}, "must be a whole number"),
         ("topics", {"start": "9" * 50}, "must be a whole number"),
+        ("topics", {"start": "--5"}, "must be a whole number"),
         ("records", {"topic": "none"}, "no store that answers has records of it"),
         ("records", {"topic": "t", "more": "gone"}, "search again"),
         ("records", {"topic": "t", "partition": "none"}, "no store that answers has records of it"),
@@ -251,6 +253,11 @@ def test_a_record_is_written_by_hand(console: Console, dafka_topic: str) -> None
     rows = ask(console, "/api/records", **where).json["rows"][::-1]
     assert [row["value"] for row in rows] == ["héllo", "00 ff", "00 ff", ""]
     assert [row["key"] for row in rows] == ["k", "", "", ""]
+    members = {"topic": dafka_topic, "value": "x", "headers": [("h", "1"), ("h", "2")]}
+    twice = ask(console, "/api/produce", "POST", json.dumps(members).encode())
+    wait_until(lambda: held(console, dafka_topic) == [5, 5], "both stores have it")
+    headers = ask(console, "/api/record", **where, offset=twice.json["offset"]).json["headers"]
+    assert [(each["name"], each["value"]["text"]) for each in headers] == [("h", "1"), ("h", "2")]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +281,12 @@ def test_what_cannot_be_written_is_refused(
     assert expected in found.json["error"]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"[" * 10_000])
+MANY_HEADERS = json.dumps(
+    {"topic": "t", "headers": dict.fromkeys(map(str, range(10_000)), "")}
+).encode()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"[" * 10_000, MANY_HEADERS])
 def test_a_body_that_is_no_record_is_refused(console: Console, body: bytes) -> None:
     assert ask(console, "/api/produce", "POST", body).status == 400
 
@@ -284,6 +296,17 @@ def test_health_is_a_diagnosis_and_the_stores(console: Console) -> None:
     assert {each["severity"] for each in found["findings"]} <= {"ok", "warning"}
     assert [each["here"] for each in found["stores"]] == [True, True]
     assert found["staged"] == []
+
+
+def test_health_is_shown_while_a_store_is_going(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(client: StoreClient, *, timeout_s: float) -> None:
+        raise StoreUnreachableError(client.location.store, "no connection")
+
+    monkeypatch.setattr(StoreClient, "staged", fail)
+    found = ask(console, "/api/health")
+    assert (found.status, len(found.json["stores"]), found.json["staged"]) == (200, 2, [])
 
 
 def test_news_come_with_each_snapshot(console: Console) -> None:
@@ -316,7 +339,9 @@ def record(batch: int, previous: bytes) -> bytes:
     return AuditRecord(QUERY, batch, 10, ranges, "5e88", chained(previous)).packed()
 
 
-def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(tmp_path: Path) -> None:
+def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contents, tp = [b""], partition_of(QUERY)
     for batch in range(3):
         contents.append(record(batch, contents[-1]))
@@ -333,6 +358,29 @@ def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(tmp_path: P
             (0, "begins"),
         ]
         assert rows[0]["ranges"][0]["start"] == 20
+        monkeypatch.setattr(api, "MOST_BATCHES", 2)
+        rows = trail(clients, snapshot, tp.partition)
+        assert [(row["batch"], row["chain"]) for row in rows] == [(2, "holds"), (1, "holds")]
+
+
+def test_a_trail_that_cannot_be_read_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged, tp = partition_of("another"), partition_of(QUERY)
+    last = browsing.last
+
+    def read(clients: Any, snapshot: Any, of: TopicPartition, most: int) -> Any:
+        if of == damaged:
+            raise StoreUnreachableError("S", "a damaged block")
+        return last(clients, snapshot, of, most)
+
+    monkeypatch.setattr(browsing, "last", read)
+    with StoreDouble(tmp_path) as store:
+        store.append(tp, [record(0, b"")])
+        store.append(damaged, [record(0, b"")])
+        found = audited_queries([store.client()], seen(store))
+    shown = {(each["query"], each["batch"]) for each in found}
+    assert shown == {(QUERY, 0), (damaged.partition, None)}
 
 
 def test_a_chain_that_somebody_broke_and_what_is_no_record(tmp_path: Path) -> None:
@@ -388,8 +436,11 @@ def test_a_console_answers_of_groups(console: Console) -> None:
 def test_a_topic_has_one_partition_however_many_are_written(
     cluster: EmbeddedCluster, dafka_topic: str
 ) -> None:
-    with Producers({"tower": cluster.tower}) as producers:
-        written = [producers.produce(dafka_topic, b"v", b"k", [("h", b"x")]) for _ in range(3)]
+    with Producers({"tower": cluster.tower, "max_record_bytes": 4_096}) as producers:
+        written = [producers.produce(dafka_topic, b"v", b"k", [("h", b"x")]) for _ in range(2)]
+        with pytest.raises(RecordTooLargeError):
+            producers.produce(dafka_topic, b"v" * 5_000, None, [])
+        written.append(producers.produce(dafka_topic, b"v", None, []))
         assert [offset for _, offset in written] == [0, 1, 2]
         assert len({partition for partition, _ in written}) == 1
     with pytest.raises(ClosedError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka_console.server import Console
-from dafka_core import EmbeddedCluster, Producer
+from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.security.web_access import write_token
 from dafka_core.testing import PATIENCE_S, wait_until
 from scripts.browser import Browser
@@ -143,6 +143,72 @@ def test_a_record_is_found_by_text_and_time_over_all_partitions_of_a_topic(
             if not count:
                 title = "document.querySelector('.empty').textContent"
                 check.sees(f"{title}.includes('in this time')", name)
+
+
+def test_the_keyboard_keeps_its_place_when_a_page_is_drawn_anew(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with (
+        Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console,
+        Producer(dafka_topic, tower=own.tower) as producer,
+    ):
+        producer.publish_many([b"x"] * 5)
+        producer.flush(PATIENCE_S)
+        wait_until(lambda: dafka_topic in console.view.snapshot.partitions.topics, "it is known")
+        check = Checks(browser, console.url)
+        check.open(f"topic/{dafka_topic}", "document.querySelectorAll('.record').length === 5")
+        browser.run("window.before = document.querySelectorAll('.record')[2]; before.focus()")
+        check.sees("!before.isConnected", "the records are drawn anew")
+        focused = "document.activeElement.dataset.offset"
+        assert browser.run(focused) == "2"
+        producer.publish(b"y")
+        check.sees("document.querySelectorAll('.record').length === 6", "there is one more")
+        assert browser.run(focused) == "2"
+
+
+def test_the_record_that_was_opened_last_is_shown(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with Producer(dafka_topic, tower=own.tower) as producer:
+        producer.publish_many([b"slow", b"fast"])
+        producer.flush(PATIENCE_S)
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+        wait_until(lambda: dafka_topic in console.view.snapshot.partitions.topics, "it is known")
+        check = Checks(browser, console.url)
+        check.open(f"records/{dafka_topic}", "document.querySelectorAll('.record').length === 2")
+        browser.run(
+            "window.real = fetch; window.slow = new Promise((go) => { window.answer = go; });"
+            "window.fetch = (...of) => /offset=0/.test(of[0])"
+            " ? slow.then(() => real(...of)).then((found) => (window.came = found)) : real(...of);"
+            "const [fast, slowly] = document.querySelectorAll('.record'); slowly.click();"
+            "fast.click()"
+        )
+        shown = "document.querySelector('.detail .text')?.textContent"
+        check.sees(f"{shown} === 'fast'", "the second one is opened")
+        browser.run("answer()")
+        check.sees("window.came?.bodyUsed", "the first one has come")
+        browser.run("new Promise((done) => setTimeout(done))")
+        assert browser.run(shown) == "fast"
+
+
+def test_all_headers_that_are_entered_are_written_and_lines_that_are_none_refused(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+        check = Checks(browser, console.url)
+        check.open(f"produce/{dafka_topic}", "document.querySelector('form')")
+        check.sees("!document.querySelector('.primary').disabled", "one can write")
+        fill = "document.querySelectorAll('textarea')[1].value ="
+        submit = "document.querySelector('form').requestSubmit()"
+        browser.run(f"{fill} 'one: 1\\nodd'; {submit}")
+        check.sees("document.querySelector('.stack .bad')?.textContent.includes(\"'odd'\")", "why")
+        browser.run(f"{fill} 'one: 1\\n\\none: 2'; {submit}")
+        check.sees("document.querySelector('.note.good')", "the record is on disk")
+        with Consumer(tower=own.tower) as consumer:
+            consumer.subscribe(dafka_topic)
+            record = consumer.poll(PATIENCE_S)
+        assert record is not None
+        assert record.headers == (("one", b"1"), ("one", b"2"))
 
 
 def test_a_window_of_the_charts_is_chosen_by_keyboard_and_clients_are_named(

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from dafka_console import cluster_view
-from dafka_console.cluster_view import ANSWER_S, ClusterView, StoreLink
-from dafka_console.snapshot import POINTS, RECORDS, Snapshot
+from dafka_console.cluster_view import ANSWER_S, ClusterView, QueryWatch, StoreLink
+from dafka_console.snapshot import POINTS, RECORDS, PartitionTable, Snapshot
 from dafka_console.windows import topic_row
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.cli.store_clients import located
 from dafka_core.config.node_options import NO_KEYS
+from dafka_core.errors import InvalidRequestError
 from dafka_core.flight.requests import RetentionRequest, RetentionRules
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
 
@@ -102,6 +107,69 @@ def test_a_store_that_stands_still_holds_up_none_of_the_others(
             seen = view.snapshot.number
             assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2
         wait_until(lambda: all(each.behind == 0 for each in view.snapshot.stores), "both go on")
+
+
+def test_a_store_that_is_forgotten_is_away_no_more(
+    own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_view, "MISSING_EVERY_S", QUICK_S)
+    stays, goes = own.stores
+    with ClusterView({"tower": own.tower}, interval_s=QUICK_S) as view:
+
+        def states() -> dict[str, bool]:
+            return {each.store: each.here for each in view.snapshot.stores}
+
+        wait_until(lambda: states() == {stays: True, goes: True}, "two stores")
+        own.kill_store(1)
+        missing = "the other one misses it"
+        wait_until(lambda: [each.store for each in view.snapshot.missing] == [goes], missing)
+        assert states() == {stays: True, goes: False}
+        with StoreClient(StoreLocation(stays, own.locations(0))) as client:
+
+            def forgets() -> bool:
+                with contextlib.suppress(InvalidRequestError):  # the store has not missed it yet
+                    client.forget(goes, timeout_s=PATIENCE_S)
+                return states() == {stays: True}
+
+            wait_until(forgets, "it is forgotten")
+        assert not view.snapshot.missing
+
+
+def test_rates_are_right_when_a_slow_store_answers_fast_again(
+    store: StoreDouble, behind: StoreDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written while it was waited for was written in that time."""
+    monkeypatch.setattr(cluster_view, "LOOK_S", 10 * QUICK_S)
+    going, ask, tick = threading.Event(), StoreLink.ask, PartitionTable.tick
+    passed: list[tuple[PartitionTable, float]] = []
+
+    def wait(link: StoreLink) -> None:
+        if link.location.store == behind.address:
+            going.wait(PATIENCE_S)
+        ask(link)
+
+    def note(table: PartitionTable, passed_s: float, now_us: int) -> tuple[float, float]:
+        passed.append((table, passed_s))
+        return tick(table, passed_s, now_us)
+
+    monkeypatch.setattr(StoreLink, "ask", wait)
+    monkeypatch.setattr(PartitionTable, "tick", note)
+    locations = [store.location, behind.location]
+    with ClusterView({}, locations, interval_s=5 * QUICK_S) as view:
+        view.wait(3)
+        going.set()
+        view.wait(6)
+    _, *later = (passed_s for table, passed_s in passed if table is view._table)
+    assert len(later) >= 5
+    assert min(later) >= 5 * QUICK_S
+
+
+def test_what_is_not_known_of_queries_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    queries = QueryWatch()
+    with StoreClient(StoreLocation("S", ("grpc://127.0.0.1:1",))) as client:
+        for _ in range(3):
+            queries.look([client])
+    assert len(caplog.records) == 1
 
 
 def test_what_stores_keep_of_a_topic_is_told_as_soon_as_it_is_set(

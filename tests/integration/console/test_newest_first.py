@@ -258,6 +258,17 @@ def test_large_records_are_the_newest_ones_and_pages_end_early(
     ]
 
 
+def test_keys_and_headers_count_for_the_size_of_a_page(
+    store: StoreDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "MOST_PAGE_BYTES", 10_000)
+    store.append(TP, [closed(b"", b"k" * 2_000, [("h", b"v" * 2_000)])] * 20)
+    clients, snapshot = [store.client()], seen(store)
+    found = pages(clients, snapshot, opened(clients, snapshot, "t"), 20)
+    assert max(map(len, found)) == 3
+    assert sum(map(len, found)) == 20
+
+
 def test_what_only_a_silent_store_has_is_counted_and_the_rest_is_read(
     store: StoreDouble, behind: StoreDouble
 ) -> None:

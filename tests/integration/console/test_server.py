@@ -16,8 +16,12 @@ from typing import Any
 
 import pytest
 
+from dafka_console import cluster_view, commands
+from dafka_console.cluster_view import ClusterView
 from dafka_console.server import MOST_CONNECTIONS, Console
-from dafka_core.errors import ConfigError, TowerNotFoundError
+from dafka_console.snapshot import Snapshot
+from dafka_core import EmbeddedCluster
+from dafka_core.errors import ConfigError, NodeFailedError, TowerNotFoundError
 from dafka_core.model.records import TopicPartition
 from dafka_core.ops import http_server
 from dafka_core.testing import PATIENCE_S, StoreDouble, wait_until
@@ -62,6 +66,41 @@ def test_the_first_search_does_not_wait_for_pandas() -> None:
         "    wait_until(lambda: 'pyarrow.pandas_compat' in sys.modules, 'it is imported')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_console_whose_view_has_failed_is_not_healthy(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(began: float) -> Snapshot:
+        raise NodeFailedError("reader", "OSError: broken")
+
+    with Console({"tower": cluster.tower}, listen="127.0.0.1:0", interval_ms=100) as console:
+        monkeypatch.setattr(console.view, "_look", fail)
+        wait_until(lambda: console.view.closed, "the view has ended")
+        found = ask(console, "/healthz")
+        assert (found.status, b"sees no more of the cluster" in found.body) == (503, True)
+
+
+def test_top_ends_with_an_error_when_its_view_has_failed(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[object] = []
+
+    class Failing(ClusterView):
+        def _look(self, began: float) -> Snapshot:
+            if printed:
+                raise NodeFailedError("reader", "OSError: broken")
+            return super()._look(began)
+
+    def show(*shown: object) -> None:
+        printed.append(shown)
+        assert len(printed) < 1_000
+
+    monkeypatch.setattr(cluster_view, "ClusterView", Failing)
+    monkeypatch.setattr(commands, "_print", show)
+    chosen = {"topic": None, "sort": "rate", "rows": 1, "interval_s": 0.1, "internal": False}
+    with pytest.raises(NodeFailedError, match="the view of the cluster has failed"):
+        commands.top(uris="", timeout_s=PATIENCE_S, once=False, tower=cluster.tower, **chosen)
 
 
 def test_it_ends_while_pages_wait_for_news(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dafka_core.errors import (
     OffsetConflictError,
     StoreUnreachableError,
 )
-from dafka_core.flight import limits, server_actions, server_get
+from dafka_core.flight import limits, server_requests
 from dafka_core.flight.columns import schema_of
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import Chunks, ClientKeys, StoreClient, records_of
@@ -195,7 +195,7 @@ def test_a_stream_that_lies_is_the_stores_failure(
     def wrong(parts: Any, *, times: bool) -> bytes:
         return np.array([1, 1, 0, 1, 7, 6, 0], "<i8").tobytes()
 
-    monkeypatch.setattr(server_get, "packed_parts", wrong)
+    monkeypatch.setattr(server_requests, "packed_parts", wrong)
     with pytest.raises(StoreUnreachableError, match="offsets 1 to 7 arrived instead of 0"):
         list(client.records(get(asked(0, 0, 3), asked(1, 0, 3)), timeout_s=PATIENCE_S))
 
@@ -447,7 +447,7 @@ def test_an_answer_that_is_none_is_the_stores_fault(
     asking = served.client()
 
     def check_answer(answer: bytes, questions: list[Callable[[], object]]) -> None:
-        monkeypatch.setattr(server_actions, "act", lambda *_: iter([answer]))
+        monkeypatch.setattr(server_requests, "act", lambda *_: iter([answer]))
         for ask in questions:
             with pytest.raises(StoreUnreachableError, match="answer") as unreadable:
                 ask()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dafka_core.flight import limits, server_actions
+from dafka_core.flight import limits, server_requests
 from dafka_core.flight.columns import COLUMNS
 from dafka_core.flight.requests import Criteria, DurableEnd, GetRequest, InfoRequest, PutRequest
 from dafka_core.flight.store_location import StoreLocation
@@ -54,7 +54,7 @@ def test_the_examples_of_answers_are_like_those_given(served: Served) -> None:
 
 
 def test_everything_that_there_is_is_there() -> None:
-    for name in (*server_actions.ACTIONS, *COLUMNS):
+    for name in (*server_requests.ACTIONS, *COLUMNS):
         assert f"| `{name}` |" in TEXT
 
 

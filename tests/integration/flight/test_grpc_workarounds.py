@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
+import pytest
 from pyarrow import flight
 
 from dafka_core.flight.grpc_workarounds import (
@@ -189,3 +192,42 @@ def test_the_watching_thread_ends_when_there_is_nothing_to_watch() -> None:
         with CallDeadline(watchdog, 1, lambda: None).start():
             assert "dafka-flight-watch" in thread_names()
         wait_until(lambda: "dafka-flight-watch" not in thread_names())
+
+
+def test_the_watching_thread_survives_what_cannot_be_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a free file descriptor no connection can be found."""
+    watchdog = Watchdog()
+    given_up: list[int] = []
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", fail)
+        lost = partial(break_connections, {"/a"}, socket.socket.getpeername)
+        with CallDeadline(watchdog, 0, lost).start() as call:
+            call.wait()
+            wait_until(lambda: call.expired)
+            with CallDeadline(watchdog, 0, lambda: given_up.append(1)).start() as other:
+                other.wait()
+                wait_until(lambda: given_up)
+
+
+def test_a_watching_thread_that_cannot_start_is_started_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watchdog = Watchdog()
+    given_up: list[int] = []
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            CallDeadline(watchdog, 0, lambda: None).start()
+    with CallDeadline(watchdog, 0, lambda: given_up.append(1)).start() as call:
+        call.wait()
+        wait_until(lambda: given_up)

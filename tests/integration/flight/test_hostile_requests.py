@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from dafka_core.flight import server_actions
+from dafka_core.flight import server_requests
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.limits import (
     MAX_REQUEST_BYTES,
@@ -111,11 +111,11 @@ def test_every_malformed_criteria_is_refused(served: Served) -> None:
     unharmed(served)
 
 
-@pytest.mark.parametrize("name", server_actions.ACTIONS)
+@pytest.mark.parametrize("name", server_requests.ACTIONS)
 def test_every_malformed_action_is_refused(served: Served, name: str) -> None:
     served.extend(5)
     plain = served.plain()
-    most = server_actions.ACTIONS[name].request.largest_bytes
+    most = server_requests.ACTIONS[name].request.largest_bytes
     wrong = [json.dumps({"v": 1} | members).encode() for members in BODIES[name]]
     for body in [*wrong, *filter(None, NOT_OBJECTS), b'{"v": 1}'.ljust(most + 1)]:
         with pytest.raises(flight.FlightServerError) as refused:
@@ -126,7 +126,7 @@ def test_every_malformed_action_is_refused(served: Served, name: str) -> None:
 
 def test_actions_that_there_are_not_are_refused(served: Served) -> None:
     served.extend(5)
-    assert sorted(BODIES) == sorted(server_actions.ACTIONS)
+    assert sorted(BODIES) == sorted(server_requests.ACTIONS)
     for name in ("", "dafka.heads", "dafka.heads.v2", "x" * 10_000):
         with pytest.raises(
             flight.FlightServerError, match=r"'action' = .*(must be one of|did you mean 'dafka)"

@@ -20,7 +20,7 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from dafka_core.flight import local_log, server_actions
+from dafka_core.flight import local_log, server_requests
 from dafka_core.flight.local_log import CACHE_LINE_BYTES, LocalLog, LocalLogs
 from dafka_core.flight.requests import GetRequest, LeaseGranted, LeaseRequest, RecordRange
 from dafka_core.flight.store_location import StoreLocation
@@ -267,7 +267,7 @@ def test_ranges_share_leases(
     logs: LocalLogs, filled: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A range that is longer than a lease continues with the next one."""
-    monkeypatch.setattr(server_actions, "MAX_LEASED_BLOCKS", 1)
+    monkeypatch.setattr(server_requests, "MAX_LEASED_BLOCKS", 1)
     filled.extend(500, partition="Q")
     other = TopicPartition(TOPIC, "Q")
     ranges = RecordRange(*TP, 5, 20_005), RecordRange(*other, 7, 7), RecordRange(*other, 0, 500)
@@ -338,7 +338,7 @@ def test_who_takes_all_leases_shuts_nobody_out(
 def test_a_long_read_takes_new_leases(
     logs: LocalLogs, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "MAX_LEASED_BYTES", 100_000)
+    monkeypatch.setattr(server_requests, "MAX_LEASED_BYTES", 100_000)
     for end in range(5_000, 50_001, 5_000):
         served.extend(end)
     log = opened(logs, served)

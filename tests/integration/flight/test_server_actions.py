@@ -15,7 +15,7 @@ import pytest
 from pyarrow import flight
 
 from dafka_core.errors import InvalidRequestError, StoreUnreachableError
-from dafka_core.flight import limits, server_actions
+from dafka_core.flight import limits, server_requests
 from dafka_core.flight.requests import (
     HeadsSince,
     RecordRange,
@@ -170,7 +170,7 @@ def test_a_store_says_where_others_are(served: Served, client: StoreClient) -> N
 
 def test_actions_are_listed_and_documented(served: Served) -> None:
     found = {each.type: each.description for each in served.plain().list_actions()}
-    assert list(found.items()) == server_actions.descriptions()
+    assert list(found.items()) == server_requests.descriptions()
     assert all("\n" not in each and "docs/flight.md" in each for each in found.values())
     assert all(re.fullmatch(r"dafka\.[a-z]+\.v1", name) for name in found)
 
@@ -234,7 +234,7 @@ def test_transactions_are_staged_and_committed_with_flight_alone(served: Served)
 def test_a_commit_that_takes_its_time_is_waited_for(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "POLL_S", 0.01)
+    monkeypatch.setattr(server_requests, "POLL_S", 0.01)
     client = served.client()
     transaction = StagedTransaction(TOPIC, PARTITION, "A" * 32, 0, 1, 1)
     served.log.write([Stage(RecordBatch.of(TP, 0, [b"x"]), transaction.attempt)])
@@ -249,7 +249,7 @@ def test_a_commit_that_takes_its_time_is_waited_for(
 def test_a_commit_at_a_store_that_ends_is_given_up(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "POLL_S", 0.01)
+    monkeypatch.setattr(server_requests, "POLL_S", 0.01)
     client = served.client()
     served.backend.open.clear()
     timer = threading.Timer(0.2, served.service.close)
@@ -300,7 +300,7 @@ def test_later_answers_are_what_has_changed(served: Served, client: StoreClient)
 def test_a_watch_ends_when_a_record_is_on_disk(
     served: Served, client: StoreClient, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_actions, "POLL_S", PATIENCE_S)  # it does not poll
+    monkeypatch.setattr(server_requests, "POLL_S", PATIENCE_S)  # it does not poll
     served.extend(5)
     cursor = client.watch([TOPIC], "", **NO_TIME).cursor
     waiting = later(client.watch, [TOPIC], cursor, **LONG)

@@ -20,7 +20,7 @@ from dafka_core.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from dafka_core.flight import limits, server_get
+from dafka_core.flight import limits, server_requests
 from dafka_core.flight.columns import VALUES_SCHEMA
 from dafka_core.flight.requests import DurableEnd, GetRequest, PutRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
@@ -211,7 +211,7 @@ def test_a_client_hears_of_the_store_where_nothing_fits(
     served: Served, client: StoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each scan of this size has an answer, without records."""
-    monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
+    monkeypatch.setattr(server_requests, "MAX_SCANNED_BYTES", 1)
     for end in (10_000, 20_000, 20_005):
         served.extend(end)
     found = read(client, 0, 20_005, "key = 'a'")
@@ -232,8 +232,8 @@ def test_a_store_stops_when_the_client_of_a_condition_has_gone(
         time.sleep(0.01)
         return matched(piece, where, opens=opens)
 
-    monkeypatch.setattr(server_get, "matched", slowly_matched)
-    monkeypatch.setattr(server_get, "PIECE_BYTES", 1)
+    monkeypatch.setattr(server_requests, "matched", slowly_matched)
+    monkeypatch.setattr(server_requests, "PIECE_BYTES", 1)
     served.extend(2_000)
     request = matching(0, 2_000, "value = 'x'")
     reader = served.plain().do_get(flight.Ticket(request.packed()))
@@ -268,7 +268,7 @@ def test_another_history_is_an_error(served: Served, client: StoreClient) -> Non
 def test_records_trimmed_under_a_reader_are_an_error(
     served: Served, monkeypatch: pytest.MonkeyPatch, members: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(server_get, "MAX_SCANNED_BYTES", 1)
+    monkeypatch.setattr(server_requests, "MAX_SCANNED_BYTES", 1)
     for end in range(40_000, 400_001, 40_000):
         served.extend(end)
     request = GetRequest((RecordRange(*TP, 0, 400_000),), **members)

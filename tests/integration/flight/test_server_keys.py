@@ -41,8 +41,14 @@ from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import ClientKeys, StoreClient
 from dafka_core.flight.store_location import StoreLocation, path_of, tcp_location
 from dafka_core.model.records import TopicPartition
-from dafka_core.security.credentials import KEY_HEADER, SERVER_NAME, TlsPair, pem, tls_pair
-from dafka_core.security.key_files import read_public
+from dafka_core.security.key_files import (
+    KEY_HEADER,
+    SERVER_NAME,
+    TlsPair,
+    pem,
+    read_public,
+    tls_pair,
+)
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     BLOCKS,

@@ -23,8 +23,8 @@ import trustme
 
 from dafka_core import Store
 from dafka_core.errors import ConfigError
+from dafka_core.system.files import raise_limit, soft_limit
 from dafka_core.system.hosts import HostPort, listen
-from dafka_core.system.process_limits import raise_limit, soft_limit
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api, Client, EncodedResponse, Feature, serves
 from dafka_kafka.gateway import Gateway

@@ -26,7 +26,7 @@ from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, Conne
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
 from dafka_core.security.permissions import Permissions
-from dafka_core.system.process_limits import raise_limit, soft_limit
+from dafka_core.system.files import raise_limit, soft_limit
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
 from tests.integration.nodes.connections import DESCRIPTORS

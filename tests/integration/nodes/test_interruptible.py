@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,14 +24,16 @@ from dafka_core import (
     NotAcknowledgedError,
     Producer,
     Reader,
+    Store,
     Tower,
 )
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.consumer import RecordQueue
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread
-from dafka_core.protocol.reader_role import ReaderRole
+from dafka_core.protocol.consumer_role import ReaderRole
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import stored
 from tests.integration.nodes.peers import ANY_PORTS
 
 PATIENCE_S = 30.0
@@ -120,6 +123,51 @@ def test_publish(producer: Producer, publish: Callable[[Producer, bytes], int]) 
     assert producer.next_offset == 1
 
 
+def test_an_interrupted_call_publishes_all_of_its_records_or_none(
+    store: Store, produce: Callable[..., Producer]
+) -> None:
+    producer, moment = produce("t"), 0
+    while interrupted_at(moment, lambda: producer.publish_many([b"x"] * 3)):
+        moment += 1
+    assert moment >= MOMENTS_AT_LEAST
+    producer.flush(PATIENCE_S)
+    assert len(stored(store, "t", producer.address)) == producer.next_offset
+
+
+@pytest.mark.parametrize("publish", [Producer.publish, lambda to, value: to.publish_many([value])])
+def test_a_handler_closes_the_producer_that_it_has_interrupted(
+    store: Store, produce: Callable[..., Producer], publish: Callable[[Producer, bytes], int]
+) -> None:
+    """The interrupted call holds the lock, or is about to take it."""
+    producer = produce("t")
+    publish(producer, b"before")
+
+    def handle() -> int:
+        producer.close()
+        return 0
+
+    producer.flush(PATIENCE_S)
+    producer._clock.now_us = handle  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as threads, contextlib.suppress(ClosedError):
+        threads.submit(publish, producer, b"interrupted").result(PATIENCE_S)
+    assert producer.mesh.join(PATIENCE_S)
+    assert len(stored(store, "t", producer.address)) == producer.next_offset
+    with pytest.raises(ClosedError):
+        publish(producer, b"after")
+
+
+def test_the_end_of_the_process_waits_for_an_interrupted_producer(tower: str) -> None:
+    program = (
+        "import sys, threading\n"
+        "from dafka_core import Producer\n"
+        "producer = Producer('t', tower=sys.argv[1], close_timeout_s=0.0)\n"
+        "producer._clock.now_us = lambda: producer.close() or 0\n"
+        "producer.publish(b'never stored')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, tower], capture_output=True, check=False)
+    assert (ended.returncode, b"1 records are not acknowledged" in ended.stderr) == (1, True)
+
+
 def test_poll(lone_tower: Tower) -> None:
     with Consumer(tower=lone_tower.tower) as consumer:
         survives(lambda: consumer.poll(BRIEFLY_S))
@@ -160,6 +208,40 @@ def test_a_handler_closes_a_consumer_whose_queue_is_in_use(
 def test_asking_stores(lone_tower: Tower) -> None:
     with Reader(tower=lone_tower.tower) as reader:
         survives(fails(NoStoreError, lambda: reader.partitions(["t"], timeout_s=BRIEFLY_S)))
+
+
+def interrupted_after(wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a wait that ends with ``Interrupted``."""
+
+    def call(*arguments: Any) -> None:
+        wait(*arguments)
+        raise Interrupted
+
+    return call
+
+
+def test_no_interrupted_question_is_repeated_for_ever(
+    lone_tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Reader(tower=lone_tower.tower) as reader:
+        with monkeypatch.context() as patch:
+            patch.setattr(reader.mesh, "wait_until", interrupted_after(reader.mesh.wait_until))
+            with pytest.raises(Interrupted):
+                reader.partitions(["t"], timeout_s=PATIENCE_S)
+        reader.mesh.call(lambda now: None)
+        assert reader.role.directory._questions == {}
+
+
+def test_no_interrupted_read_is_continued(
+    lone_tower: Tower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Reader(tower=lone_tower.tower) as reader:
+        with monkeypatch.context() as patch:
+            patch.setattr(reader.mesh, "wait_until", interrupted_after(reader.mesh.wait_until))
+            with pytest.raises(Interrupted):
+                next(reader.read(TopicPartition("t", "P"), 0, 1, timeout_s=PATIENCE_S))
+        reader.mesh.call(lambda now: None)
+        assert reader._queues == {}
 
 
 def test_waiting_for_a_thread() -> None:

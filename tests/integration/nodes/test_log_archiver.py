@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dafka_core import Producer, Store
-from dafka_core.archive.layout import ArchiveError
+from dafka_core.archive.manifest import ArchiveError
 from dafka_core.errors import ClosedError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside

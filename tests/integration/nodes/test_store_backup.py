@@ -24,7 +24,7 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import store_backup
 from dafka_core.nodes.store_backup import SavedLinks, back_up, compare, opened, restore, verify
 from dafka_core.nodes.store_identity import new_identity
-from dafka_core.storage import Log, block_compressor, linker
+from dafka_core.storage import Log, block_rewriter, linker
 from dafka_core.storage.backup import BACKUP_FILE, Backup
 from dafka_core.storage.log_check import CHANGED, DIFFERENT, Checked
 from dafka_core.testing import wait_until
@@ -294,7 +294,7 @@ SIZES: dict[str, Any] = {"max_records": 10_000, "max_bytes": 1 << 20}
 def test_all_ways_of_reading_see_the_same_records(
     tower: str, produce: Produce, consume: Consume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_compressor, "SCAN_INTERVAL_S", 0.1)
+    monkeypatch.setattr(block_rewriter, "SCAN_INTERVAL_S", 0.1)
     values = [b"%d " % number * 100 for number in range(4_000)]
     options: dict[str, Any] = {"tower": tower, "compress": "other=none *=zstd"}
     with Store(tmp_path / "a", **options, compress_after_s=0) as store:

@@ -22,7 +22,7 @@ from dafka_core.ops.checks import check_all
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.gathering import gathered
 from dafka_core.ops.health import of_node
-from dafka_core.storage import store_clock
+from dafka_core.storage import log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
@@ -49,7 +49,7 @@ class WrongClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
     clock = WrongClock()
-    monkeypatch.setattr(store_clock, "machine_us", clock.now_us)
+    monkeypatch.setattr(log, "machine_us", clock.now_us)
     return clock
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dafka_core import Consumer, MetricsEndpoint, Producer, Store, Tower, serve_metrics
 from dafka_core.nodes.node import Node
-from dafka_core.ops.watched_nodes import WatchedNode
+from dafka_core.ops.node_metrics import WatchedNode
 from dafka_kafka.gateway import Gateway
 
 ANY_PORTS = {"sub_address": "tcp://127.0.0.1:0", "pub_address": "tcp://127.0.0.1:0"}

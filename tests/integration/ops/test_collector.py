@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dafka_core import MetricsEndpoint, Store, Tower, serve_metrics
+from dafka_core.ops.node_metrics import WatchedNodes
 from dafka_core.ops.node_routes import registry_of
-from dafka_core.ops.watched_nodes import WatchedNodes
 from dafka_core.testing import wait_until
 from tests.integration.ops.conftest import ANY_PORTS, Nodes, ask
 

@@ -12,11 +12,10 @@ from dafka_core.config.node_options import keys_in
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.nodes.sockets import REASONS
 from dafka_core.nodes.store_loop import OTHER
-from dafka_core.nodes.traffic import REASONS
-from dafka_core.ops import topic_totals
-from dafka_core.ops.node_metrics import REFUSALS, STREAMS
-from dafka_core.ops.watched_nodes import WatchedNode, WatchedNodes
+from dafka_core.ops import node_metrics
+from dafka_core.ops.node_metrics import REFUSALS, STREAMS, WatchedNode, WatchedNodes
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.nodes.locked import Keys
 from tests.integration.nodes.peers import ANY_PORTS
@@ -137,7 +136,7 @@ def test_of_nothing_it_is_said_that_nothing_serves() -> None:
 def test_a_new_topic_has_its_own_counters_before_the_totals_are_summed_again(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_totals, "SHARE", 1e-9)  # as in a store with very many partitions
+    monkeypatch.setattr(node_metrics, "SHARE", 1e-9)  # as in a store with very many partitions
     watched = WatchedNode(nodes.store, 10)
 
     def appended() -> dict[tuple[str, ...], Any]:

@@ -12,9 +12,9 @@ from dafka_core.config.topic_rules import parse_compression
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.storage import Log, block_compressor
+from dafka_core.storage import Log, block_rewriter
 from dafka_core.storage.block import NUMBERS, Block, compressed
-from dafka_core.storage.block_compressor import BlockCompressor
+from dafka_core.storage.block_rewriter import BlockCompressor
 from tests.integration.storage.changing_log import ChangingLog, told
 from tests.integration.storage.linked import checked
 from tests.integration.storage.staged import TP, Clock, clean, large, put
@@ -89,7 +89,7 @@ def test_what_does_not_become_smaller_is_looked_at_once(
         looked.append(len(packed))
         return compressed(packed, codec)
 
-    monkeypatch.setattr(block_compressor, "compressed", counted)
+    monkeypatch.setattr(block_rewriter, "compressed", counted)
     with Log(tmp_path) as log, (Path("/dev/urandom")).open("rb") as chance:
         for first in range(0, 300, 100):
             values = Values.of([chance.read(1000) for _ in range(100)])
@@ -177,7 +177,7 @@ def test_what_changes_while_it_is_compressed_is_left_as_it_has_become(
                 changes.pop()()
             return made
 
-        monkeypatch.setattr(block_compressor, "compressed", slow)
+        monkeypatch.setattr(block_rewriter, "compressed", slow)
         compress(log)
         assert [each.offset for each in log.read(TP, 0, 300)] == [150, 200]
         assert codecs(log) == [1, 1]

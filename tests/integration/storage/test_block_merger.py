@@ -16,7 +16,7 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_core.storage import Log, block, block_merger, entry_writer
+from dafka_core.storage import Log, block, block_rewriter, entry_writer
 from dafka_core.storage.block import Block
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
@@ -74,7 +74,7 @@ def test_small_blocks_become_one(store: Log) -> None:
 def test_blocks_from_before_the_log_was_opened_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 20)
+    monkeypatch.setattr(block_rewriter, "SCAN_BLOCKS", 20)
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
     with Log(tmp_path) as store:
@@ -97,7 +97,7 @@ def test_blocks_from_before_the_log_was_opened_are_found(
 
 
 def test_a_stretch_longer_than_a_scan_ends(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_merger, "SCAN_BLOCKS", 8)
+    monkeypatch.setattr(block_rewriter, "SCAN_BLOCKS", 8)
     put(store, *[1] * 7, 3, *[1] * 7)  # none is small enough beside the others
     steps = sum(1 for _ in itertools.takewhile(lambda _: store.merge_step(), range(100)))
     assert steps < 10
@@ -265,6 +265,6 @@ def test_records_set_aside_meanwhile_do_not_return(
             store.write([SetAside(TP, ends[0])])
         return block.merge(blocks, buffer)
 
-    monkeypatch.setattr(block_merger, "merge", merge_slowly)
+    monkeypatch.setattr(block_rewriter, "merge", merge_slowly)
     merged(store)
     assert sum(counts(store)) == store.end(TP) == ends[0]

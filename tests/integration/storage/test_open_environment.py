@@ -24,8 +24,8 @@ from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log, open_environment
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES, Environment
 from dafka_core.storage.open_environment import NOT_LOCAL, not_local
+from dafka_core.storage.rows import OffsetTable
 from dafka_core.storage.tables import Tables
-from dafka_core.storage.transaction import OffsetTable
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
 from tests.integration.storage.processes import (

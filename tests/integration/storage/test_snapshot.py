@@ -11,7 +11,7 @@ import pytest
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
-from dafka_core.storage.transaction import TREE_BYTES, Table
+from dafka_core.storage.rows import TREE_BYTES, Table
 from tests.integration.storage import appender
 from tests.integration.storage.processes import TP, P, check_batches, put
 

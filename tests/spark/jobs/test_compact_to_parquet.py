@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.record_files import SCHEMA
+from dafka_core.archive.archive import SCHEMA
+from dafka_core.archive.manifest import ArchiveError
 from tests.spark.jobs.programs import JOBS, ROOT, run, until_done
 from tests.synced_disk import SyncedDisk
 

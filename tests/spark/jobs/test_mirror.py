@@ -14,7 +14,7 @@ from mirror import MirroredPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from dafka_core import ConfigError, EmbeddedCluster, Producer, Reader
-from dafka_core.archive.record_files import SCHEMA
+from dafka_core.archive.archive import SCHEMA
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dafka_core.archive import manifest as manifests
 from dafka_core.archive.archive import Archive
-from dafka_core.archive.layout import ArchiveError
-from dafka_core.archive.manifest import ArchivedFile, Commit, Manifest
+from dafka_core.archive.manifest import ArchivedFile, ArchiveError, Commit, Manifest
 from dafka_core.model.epochs import EpochId
 from dafka_core.model.names import text_of
 

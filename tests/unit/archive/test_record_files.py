@@ -15,8 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka_core.archive.layout import (
+from dafka_core.archive.archive import (
+    SCHEMA,
+    RecordFile,
+    by_day,
+    first_from,
+    least_and_greatest_us,
+    read_records,
+)
+from dafka_core.archive.manifest import (
     MAX_NAME_BYTES,
+    ArchivedFile,
     ArchiveError,
     damaged,
     day_name,
@@ -26,15 +35,6 @@ from dafka_core.archive.layout import (
     topic_name,
     topic_of,
     translated,
-)
-from dafka_core.archive.manifest import ArchivedFile
-from dafka_core.archive.record_files import (
-    SCHEMA,
-    RecordFile,
-    by_day,
-    first_from,
-    least_and_greatest_us,
-    read_records,
 )
 from dafka_core.model.names import text_of
 from dafka_core.model.records import UNKNOWN_US, RecordBatch

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from dafka_core.audit.audit_record import (
+from dafka_core.audit import (
     AuditedRange,
     AuditRecord,
     chained,

@@ -8,7 +8,7 @@ from dafka_console import snapshot as module
 from dafka_console.snapshot import NOTHING, POINTS, WINDOWS, PartitionTable, TimeSeries
 from dafka_core.errors import InvalidRequestError
 from dafka_core.model.records import TopicPartition
-from tests.unit.console.snapshots import ONE, TWO, US, A, B, fact, info, snapshot, table
+from tests.unit.console.snapshots import GONE, ONE, TWO, US, A, B, fact, info, snapshot, table
 
 
 def test_topics_are_the_sums_of_their_partitions() -> None:
@@ -207,3 +207,38 @@ def test_a_clock_that_is_set_back_or_stands_still_for_days_shows_no_wrong_time()
 def test_an_unknown_window_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="must be one of 10m, 6h, 7d"):
         TimeSeries().points("a", "1h")
+
+
+def test_a_clock_that_was_wrong_for_once_leaves_a_gap_and_no_standstill() -> None:
+    made = TimeSeries()
+    for second in range(300):
+        made.add(START + second, ["a"], [1])
+    made.add(START + 10**7, ["a"], [5])
+    for second in range(301, 700):
+        made.add(START + second, ["a"], [2])
+    found = made.points("a", "10m")
+    begun = [at - START for at, _ in found]
+    assert (begun[-1], begun == sorted(set(begun))) == (699, True)
+    assert {value for _, value in found} == {2}
+    assert made.points("a", "7d") == [(START, 2)]
+
+
+def test_a_mean_of_a_new_series_is_that_of_its_own_values() -> None:
+    made = TimeSeries()
+    for second in range(90):
+        made.add(START + second, ["a"], [0])
+    for second in range(90, 100):
+        made.add(START + second, ["b", "a"], [second, 0])
+    assert made.points("b", "6h") == [(START, 94.5)]
+
+
+def test_a_store_that_is_forgotten_takes_what_only_it_had() -> None:
+    made = table()
+    made.hear(GONE, [info("t", A, 100), info("gone", B, 5)], complete=True)
+    made.drop(GONE)
+    assert "gone" in made.columns().topics
+    made.forget(GONE)
+    columns = made.columns()
+    assert (sorted(columns.topics), made.held(GONE)) == (["__dafka.q", "t"], 0)
+    assert set(columns.stores) == {ONE, TWO}
+    assert int(columns.end[columns.tps.index(TopicPartition("t", A))]) == 100

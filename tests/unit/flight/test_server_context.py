@@ -25,10 +25,9 @@ from dafka_core.flight.requests import (
     SizesRequest,
     TrimRequest,
 )
-from dafka_core.flight.server_actions import ACTIONS
 from dafka_core.flight.server_context import ServerContext, StreamLimiter
-from dafka_core.flight.server_get import check_held, check_history
 from dafka_core.flight.server_keys import Caller, administers, anything, knows, reads, writes
+from dafka_core.flight.server_requests import ACTIONS, check_held, check_history
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.names import DELETIONS_TOPIC

@@ -10,8 +10,8 @@ import pytest
 
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import Values
-from dafka_core.storage import head_changes
-from dafka_core.storage.head_changes import HeadChanges
+from dafka_core.storage import environment
+from dafka_core.storage.environment import HeadChanges
 from dafka_kafka.fetch import (
     BATCH_BYTES,
     LEAST_BATCH_BYTES,
@@ -115,7 +115,7 @@ def test_two_waits_for_one_partition_are_apart() -> None:
 
 
 def test_more_changes_than_are_remembered_wake_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_changes, "MAX_KEPT", 1)
+    monkeypatch.setattr(environment, "MAX_KEPT", 1)
 
     async def scenario() -> None:
         changes = HeadChanges()

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dafka_core.model.row_digest import RowDigest
-from dafka_core.model.values import FEW, MANY, Values
+from dafka_core.model.values import FEW, MANY, RowDigest, Values
 
 LISTS = st.lists(st.binary(max_size=9) | st.just(b""), max_size=12)
 INDICES = st.none() | st.integers(-15, 15)

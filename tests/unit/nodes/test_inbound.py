@@ -10,8 +10,7 @@ from dafka_core.model.records import Neighbour, RecordBatch, TopicPartition
 from dafka_core.nodes import peers as module
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, ends_of
 from dafka_core.nodes.peers import Inbound
-from dafka_core.nodes.sockets import Subscribers
-from dafka_core.nodes.traffic import MeshTraffic
+from dafka_core.nodes.sockets import MeshTraffic, Subscribers
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import encode, parse_subscription, subscription
 from dafka_core.protocol.limits import max_taken_bytes

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dafka_core.cli.cluster_commands import OK as OK_STATE
-from dafka_core.cli.cluster_commands import _states
+from dafka_core.cli.inspect_commands import OK as OK_STATE
+from dafka_core.cli.inspect_commands import _states
 from dafka_core.config.node_options import SecurityOptions, TowerAddress
 from dafka_core.model.records import KnownStore, PartitionInfo, TopicPartition
 from dafka_core.ops.checks import Facts, FileAccess, StoreFacts, check_all, check_security, shown_s

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dafka_core.config.node_options import MetricsOptions
 from dafka_core.errors import ConfigError
-from dafka_core.ops.metrics_options import MetricsOptions
 
 
 @pytest.mark.parametrize(

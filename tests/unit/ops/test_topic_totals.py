@@ -8,16 +8,16 @@ import pytest
 
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.store_loop import OTHER
-from dafka_core.ops import topic_totals
-from dafka_core.ops.topic_totals import ShownTopics, TopicTotals, Total
+from dafka_core.ops import node_metrics
+from dafka_core.ops.node_metrics import ShownTopics, TopicTotals, Total
 from dafka_core.storage import Log
 
 
 def test_totals_are_of_what_is_held_and_looked_up_when_something_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_totals, "PAGE", 2)
-    monkeypatch.setattr(topic_totals, "SHARE", float("inf"))
+    monkeypatch.setattr(node_metrics, "PAGE", 2)
+    monkeypatch.setattr(node_metrics, "SHARE", float("inf"))
     with Log(tmp_path) as log:
         totals = TopicTotals(log)
         assert totals.current() == {}

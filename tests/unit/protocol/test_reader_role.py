@@ -11,7 +11,7 @@ from dafka_core.errors import HistoryChangedError
 from dafka_core.model.epochs import Epoch
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
-from dafka_core.protocol.reader_role import RangeRead, ReaderRole
+from dafka_core.protocol.consumer_role import RangeRead, ReaderRole
 from dafka_core.protocol.role import Outgoing, PeerNews
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in, offsets_of
 
@@ -172,6 +172,16 @@ def test_records_of_a_newer_life_restart_a_range_after_an_error(role: ReaderRole
     assert read.delivered == []
     role.on_batch(0.0, ME, replace(batch_of(4, 5), epoch=new))
     assert taken(read) == [4]
+
+
+def test_a_range_goes_on_after_records_of_an_older_life_that_waited(role: ReaderRole) -> None:
+    old = Epoch(1, 7, 1, 0, 0)
+    new = Epoch(2, 8, 1, 2, old.digest)
+    read = role.read(TP, 0, 6)
+    for start, end, epoch in ((0, 2, old), (4, 6, old), (2, 4, new)):
+        asked = role.on_batch(0.0, ME, replace(batch_of(start, end), epoch=epoch))
+    assert taken(read) == [0, 1, 2, 3]
+    assert asked == [fetch(4, 6)]
 
 
 def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:

@@ -10,10 +10,9 @@ from dafka_core.config.node_options import MAX_RECORD_BYTES
 from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import record_limits
-from dafka_core.protocol.consumer_role import ConsumerRole
+from dafka_core.protocol.consumer_role import ConsumerRole, ReaderRole
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, RECORD_OVERHEAD_BYTES
 from dafka_core.protocol.messages import Fetch, Head, RecordTooLarge
-from dafka_core.protocol.reader_role import ReaderRole
 from dafka_core.protocol.record_limits import (
     LEAST_BYTES,
     Announcement,

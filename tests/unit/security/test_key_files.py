@@ -20,17 +20,20 @@ from dafka_core.config.node_options import ReaderOptions, TowerOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import escape
 from dafka_core.nodes.security import Security
-from dafka_core.security import credentials
-from dafka_core.security.credentials import (
+from dafka_core.security import key_files
+from dafka_core.security.key_files import (
     SERVER_NAME,
     certificate_name,
     check_certificate,
     key_of_name,
     new_certificate,
+    new_key,
     pem,
+    read_public,
+    read_secret,
+    renew,
     tls_pair,
 )
-from dafka_core.security.key_files import new_key, read_public, read_secret, renew
 
 
 def test_a_key_is_created_once_with_a_private_secret(tmp_path: Path) -> None:
@@ -261,7 +264,7 @@ def forged(
 ) -> str:
     key = key or ec.generate_private_key(ec.SECP256R1())
     own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, certificate_name(PUBLIC))])
-    dates = credentials._FIRST_DAY, credentials._LAST_DAY
+    dates = key_files._FIRST_DAY, key_files._LAST_DAY
     made = x509.CertificateBuilder(own, own, key.public_key(), 1, *dates).add_extension(
         x509.SubjectAlternativeName([x509.DNSName(each) for each in names]), critical=False
     )

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dafka_core.storage import block as block_format
-from dafka_core.storage.block_merger import MergeCandidate, to_merge
+from dafka_core.storage.block_rewriter import MergeCandidate, to_merge
 
 
 @pytest.fixture(autouse=True)

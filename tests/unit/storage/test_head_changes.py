@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 
 from dafka_core.model.records import TopicPartition
-from dafka_core.storage import head_changes
-from dafka_core.storage.head_changes import HeadChanges
+from dafka_core.storage import environment
+from dafka_core.storage.environment import HeadChanges
 
 A, B, C = (TopicPartition("t", name) for name in "ABC")
 OTHER = TopicPartition("u", "A")
@@ -31,7 +31,7 @@ def test_what_has_changed_since() -> None:
 
 
 def test_what_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_changes, "MAX_KEPT", 2)
+    monkeypatch.setattr(environment, "MAX_KEPT", 2)
     changes = HeadChanges()
     assert changes.since(1, None) is None  # a future change
     assert changes.since(-1, None) is None

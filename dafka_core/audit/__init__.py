@@ -1,1 +1,0 @@
-"""Proof that a sink has what a query has written."""
