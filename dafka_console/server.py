@@ -20,10 +20,10 @@ from dafka_console.cluster_view import ClusterView
 from dafka_console.options import DEFAULT_PORT, ConsoleOptions
 from dafka_core.config.node_options import SecurityOptions
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.metrics import Metric, gauge
 from dafka_core.model.names import escape
 from dafka_core.ops.findings import LIFE, Finding, ok, problem
 from dafka_core.ops.http_server import OWN_SITES, Access, HttpServer, Login, client_of
+from dafka_core.ops.metric_declarations import Metric, gauge
 from dafka_core.ops.node_metrics import WatchedNodes
 from dafka_core.ops.node_routes import PROBES, node_routes
 from dafka_core.ops.store_extension import ExtensionNode

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from dafka_core.model.metrics import Metric, counter, gauge
 from dafka_core.ops.findings import LIFE, Finding, ok, problem
+from dafka_core.ops.metric_declarations import Metric, counter, gauge
 from dafka_core.system.hosts import HostPort
 
 if TYPE_CHECKING:

@@ -50,7 +50,15 @@ from dafka_core.flight.limits import parts
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.epochs import LIFE_ID_BITS, MAX_ACKS, NO_LIFE, Epoch, EpochId, last_life
+from dafka_core.model.epochs import (
+    LIFE_ID_BITS,
+    MAX_ACKS,
+    NO_LIFE,
+    Epoch,
+    EpochId,
+    last_life,
+    number_at,
+)
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.log_entries import NotedBatch
 from dafka_core.model.names import INTERNAL
@@ -596,8 +604,8 @@ class Leaders:
         """Have the registry name this gateway in place of the previous leader."""
         numbers = [each.life.number for each in self._registry.table.leads.values()]
         numbers += [info.life.number for info in self._infos(owner)]
-        number, life_id = max(int(time.time()), *numbers, 0) + 1, secrets.randbits(LIFE_ID_BITS)
-        life = EpochId(number, life_id, min(len(stores) // 2 + 1, MAX_ACKS))
+        number = max(number_at(time.time()), *numbers, 0) + 1
+        life = EpochId(number, secrets.randbits(LIFE_ID_BITS), min(len(stores) // 2 + 1, MAX_ACKS))
         self._elected[owner] = life
         agreed = self._registry.lead(Lead(owner, self._own, life, stores), previous)
         self._wait(agreed.done, "the registry does not answer", COMMIT_S)

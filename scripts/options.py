@@ -25,8 +25,8 @@ from dafka_core.config.node_options import (
     TowerOptions,
 )
 from dafka_core.config.options import Options
-from dafka_core.model.metrics import Metric
 from dafka_core.ops import node_metrics
+from dafka_core.ops.metric_declarations import Metric
 from dafka_kafka import gateway_metrics
 from dafka_kafka.extension import GatewayFlags
 from dafka_kafka.options import KafkaOptions

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -36,7 +37,7 @@ _SIZES: Final = {
     **{f"{unit}iB": 1024**n for n, unit in enumerate("KMGT", 1)},
 }
 _SIZES_BY_NAME: Final = {unit.lower(): size for unit, size in _SIZES.items()}
-_SIZE: Final = re.compile(r"(?a)(\d{1,15}(?:\.\d{1,6})?) ?([a-z]{1,3})")
+_SIZE: Final = re.compile(r"(?a)(\d{1,19}(?:\.\d{1,6})?) ?([a-z]{1,3})")
 _SEPARATORS: Final = re.compile(r"[;\s]+")
 
 
@@ -132,9 +133,9 @@ def _limit(word: str) -> tuple[str, float]:
         if word == word.lower() and 0 < (age_s := parse_duration_us(word) / 10**6) <= MAX_AGE_S:
             return "age_s", age_s
     if (match := _SIZE.fullmatch(word.lower())) and match[2] in _SIZES_BY_NAME:
-        size = float(match[1]) * _SIZES_BY_NAME[match[2]]
+        size = int(Decimal(match[1]) * _SIZES_BY_NAME[match[2]])
         if 1 <= size <= _MAX_BYTES:
-            return "size_bytes", int(size)
+            return "size_bytes", size
     raise ValueError(
         f"must have limits as 90s, 30m, 12h, 7d, 4w, 500MB, 10GiB, or {FOREVER}; got {word!r}"
     )
@@ -148,5 +149,7 @@ def _shown_pattern(pattern: str) -> str:
 
 def _shown(number: float, units: Mapping[str, int]) -> str:
     whole = [unit for unit, each in units.items() if number >= each and number % each == 0]
-    unit = max(whole, key=units.__getitem__, default=next(iter(units)))
-    return f"{number / units[unit]:.15g}{unit}"
+    if not whole:  # an age, in whole microseconds
+        return f"{number:.6f}".rstrip("0") + next(iter(units))
+    unit = max(whole, key=units.__getitem__)
+    return f"{int(number) // units[unit]}{unit}"

@@ -26,6 +26,9 @@ LIFE_ID_BITS: Final = 64  # enough random bits that no two lives share an id
 MAX_NUMBER: Final = 2**31
 """Limit of a life's number in received messages: later lives have greater ones, in 32 bits."""
 
+LATEST_NUMBER: Final = MAX_NUMBER - 2**24
+"""The greatest number by a clock, in 2037: a wrong clock leaves numbers to later lives."""
+
 MAX_ACKS: Final = 255  # of an epoch's field; more required acknowledgements are encoded as this
 
 _LIFE: Final = struct.Struct(">IQB")
@@ -54,6 +57,14 @@ class EpochId(NamedTuple):
     def unpack(cls, octets: bytes) -> Self:
         """Decode ``packed``; raise struct.error for another length."""
         return cls._make(_LIFE.unpack(octets))
+
+
+def number_at(time_s: float) -> int:
+    """Return the least number of a life that begins at a time.
+
+    It is above those of earlier lives, also of lives that only consumers still know.
+    """
+    return min(int(time_s), LATEST_NUMBER)
 
 
 MAX_LIFE: Final = EpochId(2**32 - 1, 2**64 - 1, 2**8 - 1)  # sorts after any other

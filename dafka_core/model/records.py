@@ -8,6 +8,7 @@ record"); only ``protocol/codec.py`` and the messages convert them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise, repeat
@@ -48,8 +49,10 @@ class Record(NamedTuple):
 
     @property
     def timestamp(self) -> datetime | None:
-        """Return ``timestamp_us`` as a datetime."""
-        return None if self.timestamp_us is None else _EPOCH + self.timestamp_us * _MICROSECOND
+        """Return ``timestamp_us`` as a datetime; None if it is outside of the calendar."""
+        with suppress(OverflowError):  # no store accepts such a time, but a peer may send it
+            return None if self.timestamp_us is None else _EPOCH + self.timestamp_us * _MICROSECOND
+        return None
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

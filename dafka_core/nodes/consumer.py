@@ -264,8 +264,11 @@ class Consumer(Node):
     def held_topics(self, *topics: str, timeout_s: float) -> set[str]:
         """Return the topics with records in stores, among ``topics`` or all.
 
-        Raises NoStoreError if no store was discovered within ``timeout_s`` seconds.
+        Raises:
+            ConfigError: a topic is invalid, or the topics are too many.
+            NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
+        check_argument("topics", topics, check_topics)
         query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, topics)
         held = {tp.topic for tp in query.heads}
         return held.intersection(topics) if topics else held

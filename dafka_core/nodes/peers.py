@@ -279,7 +279,9 @@ class Peers:
     ) -> None:
         apart = socket_per_peer or security.own is not None
         expiry_s = config.peer_expiry_ms / 1000
-        self.table = beacons.PeerTable(beacon.node, beacon.port, expiry_s=expiry_s)
+        self.table = beacons.PeerTable(
+            beacon.node, beacon.port, host=beacon.host, expiry_s=expiry_s
+        )
         self.inbound = Inbound(beacon, self.table)
         self.towers = Towers(beacon, config, context, poller, security)
         self._security = security

@@ -39,7 +39,7 @@ from dafka_core.errors import (
     RecordTooLargeError,
 )
 from dafka_core.model.envelope import AUTO, MAGIC, Header, closed
-from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.epochs import LIFE_ID_BITS, number_at
 from dafka_core.model.name_limits import check_node_address, check_topic
 from dafka_core.model.names import NOT_PLAIN, escape, is_plain
 from dafka_core.model.positions import moment_us
@@ -114,7 +114,7 @@ class Producer(Node):
             head_interval_s=config.head_interval_ms / 1000,
             life_id=secrets.randbits(LIFE_ID_BITS),
             resume=address is not None,
-            least_number=int(time.time()),
+            least_number=number_at(time.time()),
             ignore_missing=config.resume_missing == IGNORE,
         )
         # A call waits for room with the turn, not the lock, so that its offsets are consecutive.

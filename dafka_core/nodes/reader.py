@@ -30,7 +30,7 @@ from dafka_core.nodes.consumer import RecordQueue, check_partition
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node
 from dafka_core.protocol.consumer_role import RangeRead, ReaderRole
-from dafka_core.protocol.fields import check_end, check_sequence
+from dafka_core.protocol.fields import check_end, check_sequence, check_topics
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import HeadsQuery, TimesQuery
 
@@ -103,7 +103,7 @@ class Reader(Node):
         """Return the stores' combined partitions of the topics (None: of all).
 
         Raises:
-            ConfigError: a topic is invalid.
+            ConfigError: a topic is invalid, or the topics are too many.
             NoStoreError: no store was discovered within ``timeout_s`` seconds.
         """
         if isinstance(topics, str | bytes):  # a collection of its letters
@@ -111,6 +111,7 @@ class Reader(Node):
         names = tuple(topics or ())  # once: it may be an iterator
         for topic in names:
             check_argument("topic", topic, check_topic)
+        check_argument("topics", names, check_topics)
         query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, names)
         wanted = {tp.topic for tp in query.heads} if topics is None else set(names)
         return [info for info in sorted(query.heads.values()) if info.topic in wanted]

@@ -16,7 +16,7 @@ from dafka_core.flight.server_context import ServerContext
 from dafka_core.flight.server_keys import ServerKeys
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, socket_path
-from dafka_core.model.epochs import LIFE_ID_BITS
+from dafka_core.model.epochs import LIFE_ID_BITS, number_at
 from dafka_core.model.log_entries import LogEntry, RestartPartition, SetAside
 from dafka_core.model.names import DELETIONS_TOPIC
 from dafka_core.model.records import RecordBatch
@@ -103,7 +103,7 @@ class Store(Node):
                 sync_interval_s=config.sync_interval_ms / 1000,
                 limit_bytes=max_taken_bytes(config.max_record_bytes),
                 hosting_id=secrets.randbits(LIFE_ID_BITS),
-                least_number=int(time.time()),
+                least_number=number_at(time.time()),
                 known=log.met(),
                 wall_us=machine_us,
                 limits=limits,

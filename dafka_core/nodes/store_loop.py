@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from dafka_core.errors import DafkaError, DiskFullError, StoreError
+from dafka_core.model.histograms import Durations
 from dafka_core.model.log_entries import LogEntry, Promise, SetAside, Stage
-from dafka_core.model.metrics import Durations
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import NodeThread

@@ -17,12 +17,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError, DafkaError
-from dafka_core.model.metrics import Metric, Sample, counter, gauge, histogram
 from dafka_core.model.names import escape
 from dafka_core.nodes.sockets import BEACON, REASONS, MeshTraffic
 from dafka_core.nodes.store_loop import OTHER, Disk
 from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, Severity, problem
+from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge, histogram
 from dafka_core.ops.store_extension import ExtensionNode
 from dafka_core.protocol.beacons import endpoint_of
 from dafka_core.storage import Log

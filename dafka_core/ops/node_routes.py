@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from dafka_core.model.metrics import BOUNDS_S, Counted, Metric, Sample
+from dafka_core.model.histograms import BOUNDS_S, Counted
 from dafka_core.ops.findings import Finding, Severity
 from dafka_core.ops.health import is_alive, is_ready
+from dafka_core.ops.metric_declarations import Metric, Sample
 from dafka_core.ops.node_metrics import TABLE, WatchedNodes
 from dafka_core.ops.store_extension import store_extensions
 

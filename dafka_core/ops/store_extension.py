@@ -13,9 +13,9 @@ from dafka_core.nodes.node import Node
 from dafka_core.system.distribution import plugins
 
 if TYPE_CHECKING:
-    from dafka_core.model.metrics import Metric
     from dafka_core.nodes.store import Store
     from dafka_core.ops.findings import Finding
+    from dafka_core.ops.metric_declarations import Metric
     from dafka_core.storage import Log
 
 GROUP: Final = "dafka.store_extensions"

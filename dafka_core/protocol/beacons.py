@@ -188,10 +188,12 @@ class _Peer:
 class PeerTable(dict[str, _Peer]):
     """The peers a node is connected to, by endpoint."""
 
-    def __init__(self, node: str, port: int, *, expiry_s: float) -> None:
+    def __init__(self, node: str, port: int, *, expiry_s: float, host: str = "") -> None:
         super().__init__()
         self._node = node
         self._port = f":{port}"
+        self._endpoint = f"tcp://{HostPort(host, port)}"
+        self._exact: set[str] = set()  # towers that announce this node at its endpoint
         self._expiry_s = expiry_s
         self._tower_beacon_at: dict[str, float] = {}
         self.replaced: list[str] = []
@@ -232,8 +234,11 @@ class PeerTable(dict[str, _Peer]):
                     peer.beacon_at = now
         self._tower_beacon_at[tower] = now
         if beacon.node == self._node:
-            # Not the whole endpoint: towers may write our host differently.
-            if beacon.endpoint.endswith(self._port):
+            if is_exact := beacon.endpoint == self._endpoint:
+                self._exact.add(tower)
+            # Other towers may write our host differently.
+            is_alike = tower not in self._exact and beacon.endpoint.endswith(self._port)
+            if is_exact or is_alike:
                 self.announced = True
                 self._announced_at = now if self._announced_at is None else self._announced_at
             else:

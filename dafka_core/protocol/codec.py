@@ -27,6 +27,7 @@ import numpy as np
 from dafka_core.config.node_options import C_LAYOUT, RFC46
 from dafka_core.errors import ProtocolError
 from dafka_core.model.epochs import EPOCH_BYTES, Epoch
+from dafka_core.model.name_limits import MAX_TOPIC_BYTES
 from dafka_core.model.names import octets_of, text_of
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, joined_times
 from dafka_core.model.values import Values
@@ -55,11 +56,15 @@ def subscription(message: type[m.Message], topic: str = "") -> bytes:
 
 
 def parse_subscription(frame: bytes) -> tuple[bool, type[m.Message] | None, str]:
-    """Parse a frame of an XPUB socket: (subscribed?, command or None, topic)."""
+    """Parse a frame of an XPUB socket: (subscribed?, command or None, topic).
+
+    The topic is empty, or one that a message may have; otherwise there is no command.
+    """
     message = m.COMMANDS.get(frame[1]) if len(frame) > 1 else None
     # Our subscriptions end with the topic, others may include the delimiter after it.
-    topic = text_of(frame[2:].rstrip(b"\0"))
-    return frame[:1] == b"\x01", message, topic
+    octets = frame[2:].rstrip(b"\0")
+    is_name = len(octets) <= MAX_TOPIC_BYTES and b"\0" not in octets
+    return frame[:1] == b"\x01", message if is_name else None, text_of(octets) if is_name else ""
 
 
 def encode(message: m.Message, layout: str = C_LAYOUT) -> list[bytes]:

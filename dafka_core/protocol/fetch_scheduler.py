@@ -152,8 +152,8 @@ class FetchScheduler:
         """Return True if it is the turn of other partitions."""
         if fetcher.tp not in self._under_way:
             return len(self) >= MAX_UNDER_WAY  # a new one queues behind those that wait
-        # Perhaps no node has it.
-        unanswered_s = fetcher.unanswered_s(now)
+        # Perhaps no node has it.  It is -inf if a consumer waits for lost records (``_lose``).
+        unanswered_s = abs(fetcher.unanswered_s(now))
         is_due = state is not FetchState.FETCHING or unanswered_s >= timing.FETCH_RETRY_S
         return is_due and unanswered_s > 0 and len(self) > MAX_UNDER_WAY
 

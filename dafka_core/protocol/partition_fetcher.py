@@ -240,7 +240,8 @@ class FollowedPartition(PartitionFetcher):
     def is_stale(self, batch: RecordBatch) -> bool:
         """Return True if a newer life has replaced the one that wrote these records."""
         epoch, known = batch.epoch, self.epochs
-        return epoch is not None and epoch.life < last_life(known) and epoch not in known
+        is_older = epoch is not None and epoch.life < last_life(known)
+        return is_older and (epoch not in known or batch.end > self.next_offset)
 
     def asks_history(self, now: float) -> bool:
         """Return True if its history was asked for a moment ago."""
@@ -287,6 +288,10 @@ class FollowedPartition(PartitionFetcher):
 
     def _of_one_history(self, taken: list[RecordBatch]) -> Sequence[Delivered]:
         for index, batch in enumerate(taken):
+            if batch.epoch is not None and batch.epoch.life < last_life(self.epochs):
+                # It has waited behind the records of a newer life, which has replaced it.
+                self.begin(batch.offset)
+                return taken[:index]
             start = self._extend_history(batch.epoch, batch.offset)
             if start is not None:
                 return [*taken[:index], self._restart(start, batch.offset, taken[-1].end)]

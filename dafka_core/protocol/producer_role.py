@@ -31,7 +31,12 @@ from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.codec import subscription
-from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_ANSWER_BYTES, MAX_BATCH_COUNT
+from dafka_core.protocol.limits import (
+    DIRECT_BATCH_BYTES,
+    MAX_ANSWER_BYTES,
+    MAX_BATCH_COUNT,
+    MAX_FETCH_COUNT,
+)
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 
@@ -393,7 +398,7 @@ class ProducerRole:
             return []
         if self.retained:
             # It has an older life's records at these offsets, and cannot know it by the offsets.
-            start, count = self.retained[0].offset, self.unacknowledged
+            start, count = self.retained[0].offset, min(self.unacknowledged, MAX_FETCH_COUNT)
             return self._answer(m.Fetch(reply.store, self.topic, self.address, start, count))
         # It has promised that this life continues the store's records, and accepts no other
         # history.  This life has continued another history, and only this producer can report it.

@@ -155,7 +155,8 @@ class Candidate:
             return
         is_repeated = event == ANNOUNCEMENT and self.is_announced
         if self.state is not before or (event in _EXTENDING and not is_repeated):
-            self.due = max(self.due, now + timing.STORE_TIMEOUT_S)
+            due = max(self.due, now + timing.STORE_TIMEOUT_S)
+            self.due = min(due, self.since + timing.MAX_STORE_TIMEOUT_S)
 
 
 # -- stores and questions --------------------------------------------------------------------------
@@ -458,8 +459,8 @@ class StoreDirectory:
     def _on_known(self, now: float, message: m.StoresKnown) -> None:
         """Keep a store's list of the others, and wait for those that it names as present."""
         stores = tuple(each for each in message.entries if each.store != self.address)
-        others = sum(len(known) for name, known in self._known.items() if name != message.store)
-        if others + len(stores) <= MAX_KNOWN:
+        others = [known for name, known in self._known.items() if name != message.store]
+        if len(others) < MAX_STORES and sum(map(len, others)) + len(stores) <= MAX_KNOWN:
             self._known[message.store] = stores
         for each in stores:
             if each.here:

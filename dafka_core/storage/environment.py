@@ -26,8 +26,8 @@ from typing import Final, Protocol, TypeVar
 import lmdb
 
 from dafka_core.errors import ClosedError, StoreError
+from dafka_core.model.histograms import Durations
 from dafka_core.model.json_message import JsonMessage
-from dafka_core.model.metrics import Durations
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.leases import Lease, LeaseTable
 from dafka_core.storage.open_environment import (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dafka_core.config.options import Options, option
 from dafka_core.errors import DafkaError
-from dafka_core.model.metrics import counter
 from dafka_core.model.records import TopicPartition
 from dafka_core.ops.findings import Finding, ok, problem
+from dafka_core.ops.metric_declarations import counter
 from dafka_core.ops.store_extension import ExtensionNode, StoreExtension
 
 if TYPE_CHECKING:

@@ -137,6 +137,9 @@ def _spoil(world: World, raw: RawPeer) -> None:
     for letter in range(256):
         raw.send_frames([bytes([letter]) + b"t\0\x01\xff\xff\xff\xff"])
         raw.send_frames([bytes([letter]) + whole.topic.encode(), b"\xff" * 300])
+    for letter in m.COMMANDS:
+        raw.subscribe(bytes([letter]) + raw.address.encode() + b"x" * 300)
+        raw.subscribe(bytes([letter]) + raw.address.encode() + b"\0x")
 
 
 ATTACKS = {

@@ -18,6 +18,7 @@ import pytest
 from dafka_core import (
     BackPressureError,
     ClosedError,
+    Consumer,
     NoStoreError,
     NotAcknowledgedError,
     Producer,
@@ -294,6 +295,30 @@ def test_producers_wait_side_by_side(tower: str) -> None:
 def test_whatever_else_happens_at_the_end_still_does(tower: str) -> None:
     process = ended(tower, "others", 0.0)
     assert (process.returncode, process.stdout) == (1, "unflushed an exit function\n")
+
+
+def test_lives_that_begin_by_a_clock_decades_ahead_are_valid(
+    store: Store,
+    produce: Produce,
+    consume: Callable[..., Consumer],
+    tower: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise peers drop all records of them, also after the clock was set."""
+    consumer, tp = consume("t"), TopicPartition("t", new_address())
+    with monkeypatch.context() as clock:
+        clock.setattr("time.time", lambda: 4e9)  # in the year 2096
+        producer = produce("t", address=new_address())
+        other = Store(tmp_path / "other", tower=tower)
+    with other:
+        producer.publish(b"of a producer")
+        producer.flush(PATIENCE_S)
+        other.append_queue.append(tp, [b"of a client"], timeout_s=PATIENCE_S)
+        found = [consumer.poll(PATIENCE_S) for _ in range(2)]
+        assert {each.value for each in found if each} == {b"of a producer", b"of a client"}
+        wait_until(lambda: store.log.end(tp) == 1)
+        assert produce("t", address=producer.address).next_offset == 1
 
 
 def test_of_two_producers_with_one_address_the_newer_continues(

@@ -278,10 +278,18 @@ def test_an_address_and_its_origin_are_on_disk_before_it_is_used(
     assert len(done) == 2
 
 
+@pytest.mark.parametrize("has_its_port", [False, True])
 def test_a_copy_with_equal_files_ends_and_its_original_continues(
-    original: Store, tower: str, produce: Produce, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    original: Store,
+    tower: str,
+    produce: Produce,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    has_its_port: bool,
 ) -> None:
     """As that of a whole disk or machine: its files have the same numbers."""
+    port = str(original.mesh.beacon.port) if has_its_port else "0"
     wait_until(lambda: original.mesh.peers.table.announced)
     expiry_s = original.mesh.peers.table._expiry_s
     original.mesh.peers.table._announced_at = -expiry_s  # it has been there for some time
@@ -289,7 +297,7 @@ def test_a_copy_with_equal_files_ends_and_its_original_continues(
     restore_as(original.address, copy)
     with (
         pytest.raises(StoreError, match=f"store {original.address} is running at tcp://.*DIR"),
-        Store(copy, tower=tower) as clone,
+        Store(copy, tower=tower, host="127.0.0.2", port=port) as clone,
     ):
         assert clone.wait(PATIENCE_S)
     wait_until(lambda: "another store has its address" in caplog.text)

@@ -87,6 +87,27 @@ def test_names_in_the_place_of_lists_and_partitions(tower: str) -> None:
             next(reader.read(tp, 0, 1, timeout_s=PATIENCE_S))
 
 
+@pytest.mark.parametrize("name", ["", "x" * 256, None, 5])
+def test_an_invalid_name_ends_no_consumer(tower: str, name: Any) -> None:
+    with Consumer(tower=tower) as consumer:
+        for option, call in (
+            ("topics", lambda: consumer.held_topics(name, timeout_s=PATIENCE_S)),
+            ("topic", lambda: consumer.seek(TopicPartition(name, "P"), 0)),
+            ("partition", lambda: consumer.seek(TopicPartition("t", name), 0)),
+        ):
+            with pytest.raises(ConfigError, match=f"option '{option}' = "):
+                call()
+        consumer.subscribe("t")
+
+
+def test_too_many_topics_end_no_reader(tower: str) -> None:
+    topics = [f"{number:0200}" for number in range(3_000)]
+    with Reader(tower=tower) as reader:
+        with pytest.raises(ConfigError, match="a message's topics have at most 524288 bytes"):
+            reader.partitions(topics, timeout_s=PATIENCE_S)
+        reader.mesh.check()
+
+
 @pytest.mark.parametrize("forever_s", [math.inf, 1e300])
 def test_a_wait_may_be_for_ever(tower: str, forever_s: float) -> None:
     with Consumer(tower=tower) as consumer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from dafka_core.model.metrics import BOUNDS_S, Durations
+from dafka_core.model.histograms import BOUNDS_S, Durations
 
 
 def test_a_duration_is_counted_in_its_bucket() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from dafka_core.model.records import (
     SMALL_BYTES,
     SMALL_RECORDS,
     UNKNOWN_US,
+    YEAR_1_US,
     PartitionInfo,
     Record,
     RecordBatch,
@@ -246,3 +248,11 @@ def test_a_time_that_no_store_knows_is_none() -> None:
     batch = RecordBatch(TP, 5, Values.of([b"a", b"b", b"c"]), times=times)
     found = [(record.offset, record.timestamp_us) for record in opened_records(batch)]
     assert found == [(5, None), (6, None), (7, 7)]
+
+
+def test_a_time_outside_of_the_calendar_is_none() -> None:
+    """A peer may send any, and an application must not fail at it."""
+    outside = (UNKNOWN_US, YEAR_1_US - 1, 253_402_300_800_000_000, 2**63 - 1)
+    assert [Record(*TP, 0, b"", timestamp_us=each).timestamp for each in outside] == [None] * 4
+    found = Record(*TP, 0, b"", timestamp_us=YEAR_1_US).timestamp
+    assert found == datetime.min.replace(tzinfo=UTC)

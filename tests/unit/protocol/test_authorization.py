@@ -172,6 +172,14 @@ def test_unknown_subscriptions_are_refused() -> None:
         assert granted(KEEPER, frame) is None
 
 
+def test_bytes_after_a_topic_do_not_make_it_match_a_pattern() -> None:
+    """A subscription may go on with the beginning of a header, such as the partition's address."""
+    who = Permissions("who", frozenset({CONSUME}), consume=("*0", "?????"), prefix=OTHERS)
+    assert granted(who, b"\x01" + subscription(m.RecordMessage, "t0")) is not None
+    for asked in (b"Mt\0\x01\x20" + P.encode(), b"Mt\0\x01\x20A", b"rt\0\x01\x20A"):
+        assert granted(who, b"\x01" + asked) is None
+
+
 def test_a_node_announces_only_its_own_kind() -> None:
     store = b"\x01" + announcement("store", S, 9_000_000)
     assert granted(KEEPER, store) == store

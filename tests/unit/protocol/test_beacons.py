@@ -267,6 +267,21 @@ def test_a_twin_is_another_node_with_our_address(heard_at: float, older: bool) -
     assert len(peers) == 0
 
 
+def test_a_twin_may_have_our_port_on_another_machine() -> None:
+    """As a copy of a whole machine whose store has a fixed port."""
+    peers = PeerTable(ME, 5000, host="h", expiry_s=EXPIRY_S)
+    other = TowerBeacon(ME, "tcp://other:5000")
+    for now in (0.0, 1.0):  # a tower may write our host differently
+        peers.hear(now, other, "another tower")
+    peers.hear(1.0, beacon(ME, 5000), "tower")
+    assert peers.announced
+    for now in (1.0, 2.0):
+        assert peers.twin is None
+        peers.hear(now, other, "another tower")
+        peers.hear(now, other, "tower")
+    assert peers.twin == Twin(other.endpoint, older=True)
+
+
 def test_a_silent_peer_is_lost_while_others_are_heard() -> None:
     peers = peers_with("A", "B")
     for tenth in range(1, 41):

@@ -195,6 +195,13 @@ def test_subscriptions_to_something_else(frame: bytes) -> None:
     assert parse_subscription(frame)[1] is None
 
 
+@pytest.mark.parametrize("topic", [b"a" * 256, b"a\0b", b"t\0\x01\x02P1"])
+@pytest.mark.parametrize("id_", COMMAND_IDS.values())
+def test_subscriptions_to_a_topic_that_no_message_has(id_: bytes, topic: bytes) -> None:
+    assert parse_subscription(b"\x01" + id_ + topic) == (True, None, "")
+    assert parse_subscription(b"\0" + id_ + topic + b"\0") == (False, None, "")
+
+
 def test_headers_are_limited() -> None:
     for frames in ([b"G" + bytes(MAX_HEADER_BYTES)], [b"W" + bytes(MAX_HELLO_BYTES)]):
         with pytest.raises(ProtocolError, match="a header frame has at most"):

@@ -44,7 +44,7 @@ def test_any_sequence_of_events_follows_the_table(seed: int) -> None:
         assert outcome is None or (before in AWAITED and state not in AWAITED)
         if state in AWAITED and before not in AWAITED:
             assert (node.since, node.due > now) == (now, True)
-        assert state not in AWAITED or node.due <= now + timing.MAX_STORE_TIMEOUT_S
+        assert state not in AWAITED or node.due <= node.since + timing.MAX_STORE_TIMEOUT_S
 
 
 class Nodes(StoreDirectory):
@@ -93,6 +93,16 @@ def test_an_announced_node_is_awaited_and_given_up_by_name() -> None:
     # Once, although its beacons continue.
     nodes.announce(9.0, "N")
     assert not nodes.waits(9.0)
+
+
+def test_a_node_that_only_connects_again_and_again_is_given_up() -> None:
+    """As one that does not admit this node's key, or ends before it greets."""
+    nodes = Nodes("N")
+    for second in range(int(timing.MAX_STORE_TIMEOUT_S)):
+        nodes.on_peer(second, PeerNews("N", accepts=True))
+        assert nodes.waits(second)
+    assert not nodes.waits(timing.MAX_STORE_TIMEOUT_S)
+    assert [each.node for each in nodes.given_up] == ["N"]
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -219,6 +229,9 @@ def test_names_chosen_by_peers_are_bounded_and_leave_room_for_stores() -> None:
     for number in range(2 * MAX_KNOWN // MAX_STORES):
         known = (KnownStore(f"T{number} {each}", AT, 0, here=True) for each in range(MAX_STORES))
         nodes.on_message(0.0, m.StoresKnown(ME, f"T{number}", tuple(known)))
+    for number in range(MAX_STORES):
+        nodes.on_message(0.0, m.StoresKnown(ME, f"E{number}", ()))
+    assert len(nodes._known) == MAX_STORES
     assert len(nodes.missing) == MAX_KNOWN
     for number in range(MAX_PEERS + 5):
         nodes.subscribe(0.0, f"M{number}")

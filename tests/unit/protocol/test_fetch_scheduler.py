@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 
+from dafka_core.config.node_options import WAIT
 from dafka_core.model.records import PartitionInfo
 from dafka_core.protocol import fetch_scheduler, timing
 from dafka_core.protocol.consumer_role import ConsumerRole
@@ -99,6 +100,24 @@ def test_partitions_without_answers_delay_no_other(monkeypatch: pytest.MonkeyPat
                 role.on_batch(now, ME, batch_of(0, 1, TOPIC, fetch.partition))
     assert {tp.partition for tp, (offset, _) in role.positions().items() if not offset} == dead
     assert all(asked[partition] > 2 for partition in dead)
+
+
+def test_lost_records_that_a_consumer_waits_for_delay_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch_scheduler, "MAX_UNDER_WAY", 3)
+    role, now = ConsumerRole(ME, "earliest", WAIT), 0.0
+    role.subscribe(TOPIC)
+    for i in range(3):
+        role.on_message(now, DirectHead(ME, TOPIC, f"P{i}", 0), STORE)
+    while len(role.losses) < 3:
+        now += 1.0
+        role.on_tick(now)
+    requests = fetches_in(role.on_message(now, DirectHead(ME, TOPIC, "P", 0), STORE))
+    for _ in range(3):
+        now += timing.FETCH_RETRY_S
+        requests += fetches_in(role.on_tick(now))
+    assert "P" in {fetch.partition for fetch in requests}
 
 
 def test_a_partition_without_answers_keeps_its_turn_for_1_s_while_others_wait(

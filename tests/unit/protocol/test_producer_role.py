@@ -451,6 +451,16 @@ def test_only_its_own_lifes_acknowledgements_count() -> None:
     assert role.acknowledged == 8
 
 
+def test_a_store_with_an_older_life_receives_the_first_of_many_records() -> None:
+    role = resumed()
+    publish(role, MAX_FETCH_COUNT + 1)
+    reply = m.HistoryReply(PARTITION, 0, "S1", TOPIC, PARTITION, 9, NO_LIFE, (PRIOR,))
+    answers = batches_in(role.on_message(0.0, reply, "S1"))
+    assert {message.requestor for message in answers} == {"S1"}
+    assert answers[0].batch.offset == 5
+    assert sum(message.batch.count for message in answers) == MAX_FETCH_COUNT
+
+
 def test_lives_of_other_partitions_are_ignored() -> None:
     role = resumed()
     for partition, topic in ((PARTITION, "t2"), ("P2", TOPIC)):

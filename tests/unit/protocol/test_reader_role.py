@@ -174,6 +174,16 @@ def test_records_of_a_newer_life_restart_a_range_after_an_error(role: ReaderRole
     assert taken(read) == [4]
 
 
+def test_a_range_goes_on_after_records_of_an_older_life_that_waited(role: ReaderRole) -> None:
+    old = Epoch(1, 7, 1, 0, 0)
+    new = Epoch(2, 8, 1, 2, old.digest)
+    read = role.read(TP, 0, 6)
+    for start, end, epoch in ((0, 2, old), (4, 6, old), (2, 4, new)):
+        asked = role.on_batch(0.0, ME, replace(batch_of(start, end), epoch=epoch))
+    assert taken(read) == [0, 1, 2, 3]
+    assert asked == [fetch(4, 6)]
+
+
 def test_a_read_fails_at_a_record_above_the_readers_limit() -> None:
     role = ReaderRole(ME, limit_bytes=10)
     read, later = role.read(TP, 0, 5), role.read(TP, 3, 5)
