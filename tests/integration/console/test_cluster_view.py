@@ -84,8 +84,8 @@ def test_a_store_that_is_gone_is_told_and_what_it_had_stays_until_it_is_back(
             (state,) = view.snapshot.stores
             assert (state.partitions, bool(state.failure), view.snapshot.live) == (1, True, False)
             assert began_us <= state.since_us <= time.time() * 1e6
-            store.start(port)
             store.append(TopicPartition("t", "A" * 32), [b"y"])
+            store.start(port)
             wait_until(lambda: records(view.snapshot, "t") == 4, "the store is back")
             assert view.snapshot.live
             assert not any(view.snapshot.rates.last(RECORDS, POINTS))
