@@ -685,7 +685,8 @@ def test_a_life_that_has_begun_without_a_record_gives_way_to_a_newer_one(
     assert (begun.start, begun.parent, len(store.names)) == (7, B.digest, 10)
     assert later is None or begun.life == later.life
     assert store.role.partitions[TP].history == store.history == (A, B, begun)
-    [reply] = store.ask(NO_LIFE)
+    [reply] = store.ask()
+    assert isinstance(reply, m.HistoryReply)
     assert reply.history == store.history
 
 
