@@ -135,6 +135,23 @@ def test_a_store_that_is_forgotten_is_away_no_more(
         assert not view.snapshot.missing
 
 
+def test_a_view_survives_a_thread_that_cannot_start(
+    store: StoreDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise RuntimeError("can't start new thread")
+
+    with ClusterView({}, [store.location], interval_s=QUICK_S) as view:
+        with monkeypatch.context() as patch:
+            patch.setattr(view._pool, "submit", fail)
+            assert failed.wait(PATIENCE_S)
+        seen = view.snapshot.number
+        assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2
+
+
 def test_rates_are_right_when_a_slow_store_answers_fast_again(
     store: StoreDouble, behind: StoreDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
