@@ -34,7 +34,7 @@ from dafka_kafka.producer_states import (
 from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.formats import (
     MAGIC,
-    MOST,
+    MAX_FEW,
     BatchHead,
     KafkaBatch,
     OpenedBatch,
@@ -178,7 +178,7 @@ def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[Prod
     counts = [each.record_count for each in batches]
     few = None
     try:
-        if sum(counts) <= MOST:
+        if sum(counts) <= MAX_FEW:
             few = _decoded_few(batches)
         if few is not None:
             contents, deltas = few

@@ -28,7 +28,6 @@ import time
 import warnings
 from _thread import start_new_thread
 from collections.abc import Callable
-from contextlib import suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final, ParamSpec, TypeVar
@@ -39,6 +38,9 @@ from dafka_core.system.closing import ProcessBound, check_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+# -- threads that wait -----------------------------------------------------------------------------
 
 
 def weakly(method: Callable[P, T], gone: T) -> Callable[P, T]:
@@ -159,6 +161,8 @@ class NodeThread:
             self._changed.notify()
 
 
+# -- nodes and their end ---------------------------------------------------------------------------
+
 EXIT_FAILED: Final = 1
 
 _AFTER_POOLS: Final = -100
@@ -186,7 +190,7 @@ class Node(ProcessBound):
 
     def __del__(self) -> None:
         if self.is_open:
-            with suppress(RuntimeError):  # the interpreter ends, and the threads with it
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and the threads with it
                 close_later(self)
             text = f"unclosed {type(self).__name__}: use 'with', or close()"
             warnings.warn(text, ResourceWarning, 2, source=self)

@@ -56,6 +56,8 @@ from dafka_core.system.hosts import address_of, parse_endpoint
 
 _log = logging.getLogger("dafka.mesh")
 
+# -- sockets and bursts ----------------------------------------------------------------------------
+
 FAMILY_S: Final = 0.5  # for connecting to a name by one family: some attempts, 0.1 s apart
 HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
 IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
@@ -382,7 +384,7 @@ def send_packed(socket: Socket, message: OutgoingBatch) -> None:
 MESSAGE, RECORDS, BEACON = "message", "records", "beacon"
 FORBIDDEN: Final = "forbidden"
 
-REASONS: Final = (MESSAGE, RECORDS, BEACON, FORBIDDEN)
+REFUSAL_REASONS: Final = (MESSAGE, RECORDS, BEACON, FORBIDDEN)
 """Reasons for refusing frames: invalid message, invalid records, invalid beacon, not allowed by the
 sender's key."""
 

@@ -68,11 +68,12 @@ from dafka_kafka.records.record_columns import (
     read_varint,
 )
 
+# -- batches and their columns ---------------------------------------------------------------------
+
 NO_TIMESTAMP: Final = -1  # the milliseconds of a record without a timestamp
 _US: Final = 1_000  # microseconds in a millisecond
 
 _MAX_MS: Final = 2**63 // _US - 1
-
 
 _APPEND_TIME: Final = 1 << 3
 _TRANSACTIONAL: Final = 1 << 4
@@ -177,12 +178,13 @@ def milliseconds(times: Longs | None, count: int) -> Longs:
     return np.repeat(stamps, times[:, 0])
 
 
+# -- a few records ---------------------------------------------------------------------------------
+
 # A few records are encoded and decoded one by one, which is quicker than by column. Consumers of
 # many quiet partitions get a record or two of each, and producers that wait for each record send
 # single ones.
 
-
-MOST: Final = 32  # with more records, columns are quicker
+MAX_FEW: Final = 32  # with more records, columns are quicker
 
 
 def decode_few(octets: Bytes, count: int) -> tuple[list[bytes], list[int]] | None:
@@ -240,6 +242,8 @@ def _varint(number: int) -> bytes:
 _SHORT: Final = [bytes((octet,)) for octet in range(0x80)]
 
 
+# -- record batch v2 -------------------------------------------------------------------------------
+
 MAGIC: Final = 2
 
 _HEAD: Final = struct.Struct(">qiibI")
@@ -270,7 +274,7 @@ class OpenedBatch(NamedTuple):
     records: Bytes
 
 
-def is_plain(octets: Bytes) -> bool:
+def is_uncompressed(octets: Bytes) -> bool:
     """Return True if the bytes begin as a batch that is not compressed."""
     return (
         len(octets) > _RECORDS_AT
@@ -324,7 +328,7 @@ def encode_record_batch(batch: RecordBatch) -> bytes:
 
 
 def _encoded(contents: Values, deltas: Longs) -> Bytes:
-    if len(contents) <= MOST:
+    if len(contents) <= MAX_FEW:
         values = contents.to_list()
         if not any(value.startswith(ENVELOPE) for value in values):
             return encode_few(values, deltas.tolist())
@@ -343,10 +347,12 @@ def _with_head(offset: int, records: Bytes, stamps: Longs) -> bytes:
     return b"".join((head, covered, records))
 
 
+# -- message sets v0 and v1 ------------------------------------------------------------------------
+
 V0: Final = 0
 V1: Final = 1
 
-MIN_SIZE: Final = 14  # size of a v0 message without key and value
+MIN_MESSAGE_BYTES: Final = 14  # size of a v0 message without key and value
 
 MAX_MESSAGES: Final = 250_000
 """Messages in a set, and in a compressed one: each takes about 300 bytes while it is decoded. A set
@@ -406,11 +412,11 @@ def _messages(octets: memoryview) -> Iterator[_Message]:
         count += 1
         if count > MAX_MESSAGES:
             raise too_large(f"more than {MAX_MESSAGES} messages")
-        if len(octets) - at < ENTRY.size + MIN_SIZE:
+        if len(octets) - at < ENTRY.size + MIN_MESSAGE_BYTES:
             raise corrupt_message("a message ends early")
         offset, size = ENTRY.unpack_from(octets, at)
         at += ENTRY.size
-        if not MIN_SIZE <= size <= len(octets) - at:
+        if not MIN_MESSAGE_BYTES <= size <= len(octets) - at:
             raise corrupt_message(f"a message cannot have {size} bytes here")
         yield _message(offset, octets[at : at + size])
         at += size
@@ -505,6 +511,9 @@ def _lengthy(part: bytes | None) -> tuple[bytes, bytes]:
     return _LENGTH.pack(-1 if part is None else len(part)), part or b""
 
 
+# -- any batches -----------------------------------------------------------------------------------
+
+
 def largest_batch(octets: Bytes) -> int:
     """Return the size of the largest record batch or message, up to the first invalid one."""
     at = largest = 0
@@ -532,7 +541,7 @@ def decode_batches(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> It
     first = at = 0  # complete messages of v0 and v1
     while len(octets) - at >= ENTRY.size:
         _, size = ENTRY.unpack_from(octets, at)
-        if size < MIN_SIZE:
+        if size < MIN_MESSAGE_BYTES:
             raise corrupt_message(f"no batch has {size} bytes")
         end = at + ENTRY.size + size
         if end > len(octets):
