@@ -57,8 +57,8 @@ _log: Final = logging.getLogger("dafka.kafka")
 # -- rounds ----------------------------------------------------------------------------------------
 
 # A small batch costs as much to decode, hand over and write as one several times its size. So all
-# waiting batches, of any partition, form one round; while it is on its way to the disk, the next one
-# collects.
+# waiting batches, of any partition, form one round; while it is on its way to the disk, the next
+# one collects.
 
 ROUND_BYTES: Final = 2 << 20
 """Bytes of requests in a round: small requests share a sync, large ones should not make others wait

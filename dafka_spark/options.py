@@ -743,9 +743,9 @@ class SinkOptions(SparkOptions):
 
 # -- Kafka's options that format ``dafka`` does not have -------------------------------------------
 
-# A job written for Kafka changes the format's name and the server's option and keeps the others: one
-# with an equivalent becomes that option, one that tunes Kafka's clients is ignored, and any other is
-# refused with a remedy.
+# A job written for Kafka changes the format's name and the server's option and keeps the others:
+# one with an equivalent becomes that option, one that tunes Kafka's clients is ignored, and any
+# other is refused with a remedy.
 
 
 class Decision(StrEnum):
