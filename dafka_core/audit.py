@@ -230,7 +230,8 @@ class _Stores:
             )
         else:
             (tp,) = found
-            client, info = max(self._held(tp), key=lambda each: each[1].end)
+            # Stores keep records for different times.
+            client, info = max(self._held(tp), key=lambda each: (each[1].end, -each[1].earliest))
             if info.earliest:
                 why = "its first records are trimmed"
         if why:

@@ -21,11 +21,15 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import HostPort
+from dafka_kafka import schemas
 from dafka_kafka.api import (
+    WHY,
     Answer,
     Api,
     Client,
+    EncodedResponse,
     Feature,
+    Response,
     on_cluster,
     on_topics,
     outcome,
@@ -109,7 +113,8 @@ def parsed(name: str, value: str | None) -> int | None:
 
 def own_rule(topic: str, rules: Sequence[RetentionRule]) -> RetentionRule | None:
     """Return the rule for this topic alone, if any."""
-    return next((rule for rule in rules if rule.pattern == glob.escape(topic)), None)
+    pattern = glob.escape(topic)
+    return next((rule for rule in rules if rule.pattern == pattern), None)
 
 
 def changed(
@@ -311,6 +316,11 @@ class Source(IntEnum):
     DEFAULT_CONFIG = 5
 
 
+MOST_INLINE: Final = 20
+"""Resources in a response that is made in the loop, in about 5 ms; larger ones use a thread.
+Consoles ask for all topics."""
+
+
 class Configs(Feature):
     """Describes configs, and changes the retention of topics."""
 
@@ -318,8 +328,22 @@ class Configs(Feature):
         self._node = node
 
     @serves(Api.DESCRIBE_CONFIGS, range(5))
-    async def _describe_configs(self, request: Any, client: Client) -> Answer:
-        return {"results": [self._described(each, client) for each in request.resources]}
+    async def _describe_configs(self, request: Any, client: Client) -> Response:
+        asked = [
+            (each, _refusal(client, Permitted.DESCRIBE_CONFIGS, each)) for each in request.resources
+        ]
+
+        def answer() -> Answer:
+            return {"results": [self._described(*each) for each in asked]}
+
+        if len(asked) <= MOST_INLINE:
+            return answer()
+
+        def encoded() -> EncodedResponse:
+            made = schemas.made_response(Api.DESCRIBE_CONFIGS, answer())
+            return EncodedResponse([made.encode(version=client.version)])
+
+        return await self._node.in_thread(encoded)
 
     @serves(Api.LIST_CONFIG_RESOURCES, range(2), on_cluster(Permitted.DESCRIBE_CONFIGS))
     async def _list_resources(self, request: Any, client: Client) -> Answer:
@@ -355,7 +379,8 @@ class Configs(Feature):
         With ``anew``, those that are not named are reset. Raise RefusedError for configs that can't
         be set.
         """
-        _check_permission(client, Permitted.ALTER_CONFIGS, asked)
+        if refusal := _refusal(client, Permitted.ALTER_CONFIGS, asked):
+            raise RefusedError(refusal, WHY)
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
         self._check_exists(asked.resource_name)
@@ -369,10 +394,11 @@ class Configs(Feature):
             why = f"topic {topic!r} does not exist"
             raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
 
-    def _described(self, asked: Any, client: Client) -> Answer:
+    def _described(self, asked: Any, refusal: KafkaError) -> Answer:
         named = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
         try:
-            _check_permission(client, Permitted.DESCRIBE_CONFIGS, asked)
+            if refusal:
+                raise RefusedError(refusal, WHY)
             found = self._found(asked.resource_type, asked.resource_name)
         except RefusedError as refused:
             return named | {"error_code": refused.code, "error_message": refused.why}
@@ -405,9 +431,9 @@ class Configs(Feature):
         return ()  # all brokers' dynamic configs
 
 
-def _check_permission(client: Client, operation: Permitted, asked: Any) -> None:
+def _refusal(client: Client, operation: Permitted, asked: Any) -> KafkaError:
     on_resource = on_topics if asked.resource_type == Resource.TOPIC else on_cluster
-    client.check(on_resource(operation), asked.resource_name)
+    return client.refusal(on_resource(operation), asked.resource_name)
 
 
 class Config(NamedTuple):
@@ -439,9 +465,9 @@ def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     """Return a topic's configs by name; its retention is that of the gateway's store."""
     rules, options = node.store.retention_control.rules, node.store.options
     registered = node.registry.table.configs(topic)
-    values = {MIN_STORES: node.default_copies, **registered}
+    values, defaults = {MIN_STORES: node.default_copies, **registered}, StoreOptions()
     found = [
-        _config(name, each.kind, values.get(name, each.value(options)), each.value(StoreOptions()))
+        _config(name, each.kind, values.get(name, each.value(options)), each.value(defaults))
         for name, each in TOPIC_CONFIGS.items()
         if each.value is not None
     ]

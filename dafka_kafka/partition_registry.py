@@ -50,7 +50,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from dafka_core.errors import DafkaError, ProducerFencedError
+from dafka_core.errors import ClosedError, DafkaError, ProducerFencedError
 from dafka_core.model.epochs import MAX_END
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.nodes.addresses import new_address, options_beside
@@ -514,6 +514,7 @@ class PartitionRegistry:
         self._due_since: float | None = None  # time since when it is due
         self._failed_s = -inf  # time of its last failure
         self._reported = ""  # the reason
+        self._unread = ""  # why the store cannot be read
         self._changed = threading.Condition()
         self._closing = False
         self._woken = threading.Event()
@@ -702,19 +703,28 @@ class PartitionRegistry:
             try:
                 self._records.read()
                 self._scan()
+                self._unread = ""
                 with self._stored.changes.waking(threading.Event(), number, topics) as self._woken:
                     self._woken.wait(POLL_S)
-            except DafkaError as error:  # the store has ended, or its disk fails
-                if not self._closing:
-                    _log.error("the partition registry cannot be read: %s", error)
-                return
+            except DafkaError as error:
+                self._log_unread(error)
+                if isinstance(error, ClosedError):
+                    return
+                with self._changed:
+                    if not self._closing:
+                        self._changed.wait(RETRY_S)
+
+    def _log_unread(self, error: DafkaError) -> None:
+        """Log once why the store cannot be read; another one may replace its damaged records."""
+        if str(error) != self._unread and not self._closing:
+            _log.error("the partition registry cannot be read: %s", error)
+        self._unread = str(error)
 
     def _scan(self) -> None:
         number = self._stored.changes.number
         changed = self._stored.changes.since(self._scanned, None)
         if changed is None:
             changed = [info.tp for info in self._stored.partitions()]
-        self._scanned = number
         table = self._records.table
         found = [tp for tp in changed if table.number(tp) is None and is_numbered(tp.topic)]
         with self._changed:
@@ -723,13 +733,17 @@ class PartitionRegistry:
             for tp in found:
                 if self._stored.end(tp) > table.deleted_end(tp):
                     self._new[tp] = None
+            self._scanned = number
             self._changed.notify_all()
 
     # -- the thread that has the lease -----------------------------------------------------------
 
     def _run_lease(self) -> None:
         while not self._closing:
-            self._propose_new(time.monotonic())
+            try:
+                self._propose_new(time.monotonic())
+            except DafkaError as error:
+                self._log_unread(error)
             self._lease.step(time.monotonic())
             producer = self._lease.producer
             if isinstance(producer, Producer) and producer.acknowledged < producer.next_offset:

@@ -47,7 +47,8 @@ from dafka_kafka.users import Resource, Users
 
 _log: Final = logging.getLogger("dafka.kafka")
 
-Pieces = Sequence[bytes | bytearray | memoryview]
+Piece = bytes | bytearray | memoryview
+Pieces = Sequence[Piece]
 
 # -- requests --------------------------------------------------------------------------------------
 
@@ -204,6 +205,10 @@ for the previous one, and as many of a partial one; no more is accounted for."""
 TLS_SCRATCH_BYTES: Final = 512 << 10
 """The same with TLS: all that asyncio holds. It drops what a read leaves when the client closes."""
 
+TLS_WRITE_BYTES: Final = 256 << 10
+"""With TLS, asyncio gets as much of a response at a time: it would encrypt all at once, and not
+pause the writing of what the client does not read."""
+
 OVERLAP_BYTES: Final = 4 << 20
 """Requests of a connection that overlap: more would wait in memory for the disk."""
 
@@ -252,6 +257,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wanted_bytes = 0  # for which it waits for room in the budget
         self._held_bytes = 0  # of its room
         self._works: deque[tuple[asyncio.Task[Pieces], int, bool]] = deque()
+        self._outbox: deque[Piece] = deque()  # parts of responses that asyncio gets later
         self._unsent_bytes = 0
         self._is_writing_paused = False
         self._is_reading_paused = False
@@ -285,6 +291,7 @@ class Connection(asyncio.BufferedProtocol):
             # A handler that shields its work keeps its request until it ends.
             task.add_done_callback(partial(self._on_ended, _counted(size_bytes)))
         self._works.clear()
+        self._outbox.clear()
         self._requests.close()
         self._buffer = None
         self._shared.room.give_back(self._unsent_bytes + self._held_bytes)
@@ -321,11 +328,14 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Stop reading: the client does not read its responses."""
         self._is_writing_paused = True
-        self._send_until = self._patience(self._unsent_bytes)
+        self._send_until = min(self._send_until, self._patience(self._unsent_bytes))
 
     def resume_writing(self) -> None:
-        """Continue reading."""
+        """Continue writing, and when all is written, reading."""
         self._is_writing_paused = False
+        self._write()
+        if self._is_writing_paused:
+            return
         self._shared.room.give_back(self._unsent_bytes)
         self._unsent_bytes = 0
         self._send_until = inf
@@ -520,10 +530,28 @@ class Connection(asyncio.BufferedProtocol):
         size_bytes = sum(map(len, pieces))
         self._unsent_bytes += size_bytes
         self._shared.room.add(size_bytes)
-        self._transport.writelines(pieces)
+        if self._shared.tls is None:
+            self._transport.writelines(pieces)
+        else:
+            self._outbox += _parts(pieces, size_bytes)
+            self._write()
         if not self._is_writing_paused:  # little is buffered in asyncio and the kernel
             self._shared.room.give_back(self._unsent_bytes)
             self._unsent_bytes = 0
+
+    def _write(self) -> None:
+        while self._outbox and not self._is_writing_paused:
+            self._transport.write(self._outbox.popleft())
+
+
+def _parts(pieces: Pieces, size_bytes: int) -> Iterable[Piece]:
+    """Cut large pieces, and join small ones."""
+    if size_bytes <= TLS_WRITE_BYTES:
+        return (b"".join(pieces),)
+    step = TLS_WRITE_BYTES
+    return [
+        memoryview(piece)[at : at + step] for piece in pieces for at in range(0, len(piece), step)
+    ]
 
 
 def _new_request(size_bytes: int) -> memoryview:

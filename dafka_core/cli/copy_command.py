@@ -409,6 +409,8 @@ class _Mirror:
             self.count += batch.count
             advance(batch.count)
         producer.flush(60.0)
+        if not self.keeps_offsets:  # else it may be needed again, or has looked up its end
+            self.producers.pop(remaining.info.partition).close()
 
     def _producer(self, partition: str) -> Any:
         if partition not in self.producers:

@@ -253,10 +253,11 @@ def staged(*, discard: bool, idle_hours: float, finder: StoreFinder) -> None:
     staged_hours, or until --discard.
     """
     found, timeout_s = [], finder.timeout_s
-    before_us = time.time() * 1e6 - idle_hours * 3.6e9
     with finder.clients() as clients:
         for client in clients:
-            here = [each for each in client.staged(timeout_s=timeout_s) if each[-1] <= before_us]
+            here = client.staged(timeout_s=timeout_s)
+            before_us = client.clock_us(timeout_s=timeout_s) - idle_hours * 3.6e9
+            here = [each for each in here if each.staged_at_us <= before_us]
             found += [(client.location.store, each) for each in here]
             if discard:
                 _discard(client, here, timeout_s)

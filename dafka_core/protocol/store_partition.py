@@ -191,7 +191,8 @@ class Histories:
         epoch = batch.epoch
         if epoch is None:
             return True
-        if not follows(partition.history, epoch, batch.offset):
+        # A life that has begun here, without a record yet, gives way to a newer one.
+        if not follows(prefix(partition.history, batch.offset), epoch, batch.offset):
             self.differs(partition, epoch.life)
             return False
         self.begin(partition, epoch)
@@ -200,7 +201,7 @@ class Histories:
     def begin(self, partition: StorePartition, epoch: Epoch | None) -> None:
         """Continue the partition with an epoch."""
         if epoch is not None and epoch not in partition.history[-1:]:
-            partition.history = with_epoch(partition.history, epoch)
+            partition.history = with_epoch(prefix(partition.history, epoch.start), epoch)
 
     def next_epoch(self, partition: StorePartition, given: Epoch) -> Epoch | None:
         """Return the epoch that begins a client's life at an offset; None if a newer one has."""
@@ -210,13 +211,13 @@ class Histories:
 
     def client_epoch(self, partition: StorePartition, offset: int) -> Epoch:
         """Return the epoch of clients' records from ``offset`` on, in this store's own life."""
-        newest = partition.newest
+        newest, history = partition.newest, prefix(partition.history, offset)
         known = partition.client_epoch
         # An unfinished one may belong to a refused commit: a later commit begins elsewhere.
-        if known is None or newest > known.life or known not in partition.history[-1:]:
+        if known is None or newest > known.life or known not in history[-1:]:
             number = max(newest.number + 1, self.least_number)
             life = EpochId(number, self.hosting_id, HOSTING_ACKS)
-            known = partition.client_epoch = Epoch(*life, offset, digest(partition.history))
+            known = partition.client_epoch = Epoch(*life, offset, digest(history))
         return known
 
     def ack(self, partition: StorePartition) -> list[Outgoing]:

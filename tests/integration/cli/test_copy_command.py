@@ -12,6 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dafka_core import Producer
+from dafka_core.cli.consume_command import Selection, open_stored_records
+from dafka_core.cli.copy_command import _Mirror
+from dafka_core.cli.store_clients import StoreFinder
 from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, refusal, run, succeed
 
 A, B = "A" * 32, "B" * 32
@@ -164,3 +167,14 @@ def test_the_copy_of_a_file_that_a_signal_ends_does_not_look_complete(
             assert first.stdout == b"one\n"
             assert copying.stop(number) == 128 + number
         assert copying.err.rest()[-1] == f"1 records copied to topic '{topic}'".encode()
+
+
+def test_a_copy_of_many_partitions_has_one_producer_at_a_time(source: str) -> None:
+    wanted = Selection.of(None, None, None, (), ends=True)
+    options = {"tower": source}
+    with open_stored_records(StoreFinder("", PATIENCE_S, options)) as stored:
+        mirror = _Mirror(stored, "source", "single", {**options, "envelope": "none"}, False)
+        mirror.copy(wanted)
+    assert mirror.producers == {}
+    rows = by_value(shown(source, "single", "partition"))
+    assert rows == by_value(shown(source, "source", "partition"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -162,6 +163,26 @@ def test_what_a_dead_writer_has_staged_is_listed_and_discarded(tmp_path: Path) -
         )
         empty = run("staged", *at)
         assert (empty.stdout, empty.stderr) == (b"", b"nothing is staged\n")
+
+
+@pytest.mark.parametrize("ahead_s", [-7_200, 7_200])
+def test_how_long_records_are_staged_is_by_the_stores_clock(
+    tmp_path: Path,
+    ahead_s: float,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + ahead_s)  # of this machine
+    with StoreDouble(tmp_path, "1" * 32) as store:
+        client = store.client()
+        with client.put(TopicPartition("t", FIRST), 0, attempt="C" * 32, timeout_s=60) as writing:
+            writing.write(pa.array([b"x"], pa.binary()))
+            writing.finish(60)
+        for idle_hours, count in ((0.0, 1), (1.0, 0)):
+            uris = store.location.locations[-1]
+            inspect_commands.staged(discard=False, idle_hours=idle_hours, uris=uris, timeout_s=60.0)
+            assert capsys.readouterr().out.count(FIRST) == count
 
 
 def test_a_store_discards_what_is_staged_after_its_time(tmp_path: Path) -> None:

@@ -230,6 +230,19 @@ def test_rows_that_are_trimmed_or_without_records(query: AuditedQuery, store: Se
     assert found[0].why == f"{P}: offsets 0 to 2 are trimmed in part"
 
 
+def test_one_store_with_all_audit_records_is_enough(
+    tmp_path: Path, store: Served, serve: Serve
+) -> None:
+    other = serve("other")
+    query = AuditedQuery(tmp_path / "c", [store, other])
+    query.audit()
+    store.log.trim(partition_of(QUERY), 1)
+    assert states(verify(query, store, other)) == [PROVED] * 3
+    assert states(verify(query, other, store)) == [PROVED] * 3
+    with pytest.raises(DafkaError, match="its first records are trimmed"):
+        verify(query, store)
+
+
 def test_all_stores_have_the_same_rows(query: AuditedQuery, store: Served, serve: Serve) -> None:
     query.audit()
     behind, other, source = serve("behind"), serve("other"), serve("source")

@@ -83,6 +83,27 @@ def test_a_topics_configs_are_what_is_true_of_it(admin: AdminClient, store: Stor
     assert found["retention.bytes"].value == str(1 << 30)
 
 
+@pytest.mark.usefixtures("admin")
+def test_many_topics_are_described_while_others_are_served(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, threads = configs.topic_configs, set[str]()
+
+    def noted(*args: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return found(*args)
+
+    monkeypatch.setattr(configs, "topic_configs", noted)
+    topic = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    hidden = {"resource_type": 8, "resource_name": "t", "configuration_keys": None}
+    for version in versions(Api.DESCRIBE_CONFIGS):
+        resources = [topic] * 100 + [hidden]
+        answer = tell(gateway, Api.DESCRIBE_CONFIGS, version, resources=resources)
+        assert rows(answer, "results", "error_code") == [KafkaError.NONE] * 100 + [42]
+        assert {len(each.configs) for each in answer.results[:100]} == {15}
+    assert "dafka-kafka" not in threads  # the event loop's
+
+
 def test_a_gateways_configs_are_its_options(store: Store) -> None:
     own = str(node_id(store.address))
     with Gateway(store, listen="127.0.0.1:0", num_partitions=3) as gateway:

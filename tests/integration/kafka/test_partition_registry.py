@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from dafka_core import Producer, Store, Tower
+from dafka_core.errors import StoreError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import Promise, SetAside
 from dafka_core.model.records import PartitionInfo, RecordBatch
@@ -144,6 +146,37 @@ def test_a_topic_of_dafkas_is_numbered_and_can_be_added_to(start: Start, live_to
             True,
             True,
         ]
+
+
+def test_both_threads_go_on_when_damaged_records_are_replaced(
+    start: Start,
+    live_tower: Tower,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(partition_registry, "RETRY_S", 0.05)
+    one = start("a")
+    one.create("flights", 1)
+    refused, damaged = set[str](), True
+    for kind, name in ((RegistryLog, "read"), (Gateways, "ranked")):
+        work = getattr(kind, name)
+
+        def fail(*args: Any, work: Any = work) -> Any:
+            thread = threading.current_thread().name
+            if damaged and thread.startswith("dafka-kafka-"):
+                refused.add(thread)
+                raise StoreError("a", "the block at offset 0 cannot be read")
+            return work(*args)
+
+        monkeypatch.setattr(kind, name, fail)
+    with Producer("alerts", tower=live_tower.tower) as producer:
+        producer.publish(b"from Dafka")
+        producer.flush(PATIENCE_S)
+        one.registry._scan()
+        wait_until(lambda: refused == {"dafka-kafka-registry", "dafka-kafka-lease"})
+        damaged = False
+        agree("alerts", 1, one)
+    assert caplog.text.count("the partition registry cannot be read") == 1
 
 
 def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import resource
 import select
 import socket
@@ -98,6 +99,15 @@ class Slow(Feature):
 
 
 Connect = Callable[[], socket.socket]
+
+
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return a server's context, and one of clients that trust it."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    return context, trusting
 
 
 @contextmanager
@@ -219,10 +229,7 @@ def test_records_of_a_client_that_has_closed_are_read() -> None:
 
 
 def test_records_of_a_client_that_has_closed_are_read_with_tls() -> None:
-    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
+    context, trusting = contexts()
     with served(tls=context) as (server, connect, slow):
         slow.response = b""
         with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
@@ -271,6 +278,35 @@ def test_a_client_that_takes_no_responses_is_ended() -> None:
         again = connect()
         again.sendall(framed(FETCH))
         assert response(again)[4:] == b"done"
+
+
+@pytest.mark.parametrize("taken_bytes", [0, 2 << 20])
+def test_an_unread_response_counts_with_tls(taken_bytes: int) -> None:
+    context, trusting = contexts()
+    with served(tls=context) as (server, connect, slow):
+        slow.response = random.Random(7).randbytes(16 << 20)
+        let_go(server, slow)
+        with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+            client.sendall(framed(FETCH))
+            assert response(client)[4:] == slow.response
+            wait_until(lambda: server.room.taken_bytes == 0)
+            client.sendall(framed(FETCH))
+            assert received(client, taken_bytes)[8:] == slow.response[: max(taken_bytes - 8, 0)]
+            wait_until(lambda: server.room.taken_bytes > 16 << 20)
+        wait_until(lambda: server.room.taken_bytes == 0)
+
+
+@pytest.mark.parametrize("taken_bytes", [0, 2 << 20])
+def test_a_client_that_takes_a_part_of_a_response_is_ended_with_tls(taken_bytes: int) -> None:
+    context, trusting = contexts()
+    with served(tls=context, arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect, slow):
+        slow.response = bytes(16 << 20)
+        let_go(server, slow)
+        with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+            client.sendall(framed(FETCH))
+            received(client, taken_bytes)
+            wait_until(lambda: server.complaints.counts == {TOO_SLOW: 1})
+            wait_until(lambda: server.room.taken_bytes == 0)
 
 
 def test_no_more_is_read_than_there_is_room_for() -> None:
