@@ -33,7 +33,7 @@ from dafka_kafka.producer_states import (
 )
 from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.formats import (
-    MAGIC,
+    MAGIC_V2,
     MAX_FEW,
     BatchHead,
     KafkaBatch,
@@ -244,7 +244,7 @@ def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
     is_new = version >= BATCH_VERSION
     found: list[KafkaBatch] = []
     for batch in decode_batches(octets):
-        if (batch.head.magic == MAGIC) is not is_new or (found and is_new):
+        if (batch.head.magic == MAGIC_V2) is not is_new or (found and is_new):
             has = "one record batch for a partition" if is_new else "message sets"
             why = f"a Produce request of version {version} has {has}, and nothing else"
             raise invalid_record(why)

@@ -27,7 +27,7 @@ import numpy as np
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import printable
 from dafka_core.nodes.node import NodeThread
-from dafka_core.system.files import soft_limit
+from dafka_core.system.files import open_files_limit
 from dafka_core.system.hosts import is_loopback, plain
 from dafka_kafka import schemas
 from dafka_kafka.api import (
@@ -596,7 +596,7 @@ class Server:
     ) -> None:
         # The store needs the other half: without free descriptors it stops working.
         limits = limits or Limits()
-        most = min(limits.max_connections, soft_limit() // 2)
+        most = min(limits.max_connections, open_files_limit() // 2)
         self.limits = replace(limits, max_connections=most)
         self.complaints = complaints or Complaints()
         apis = {api: each for feature in features for api, each in feature.apis.items()}

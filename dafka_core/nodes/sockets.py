@@ -381,10 +381,10 @@ def send_packed(socket: Socket, message: OutgoingBatch) -> None:
 
 # -- counters --------------------------------------------------------------------------------------
 
-MESSAGE, RECORDS, BEACON = "message", "records", "beacon"
+INVALID_MESSAGE, INVALID_RECORDS, INVALID_BEACON = "message", "records", "beacon"
 FORBIDDEN: Final = "forbidden"
 
-REFUSAL_REASONS: Final = (MESSAGE, RECORDS, BEACON, FORBIDDEN)
+REFUSAL_REASONS: Final = (INVALID_MESSAGE, INVALID_RECORDS, INVALID_BEACON, FORBIDDEN)
 """Reasons for refusing frames: invalid message, invalid records, invalid beacon, not allowed by the
 sender's key."""
 
@@ -445,7 +445,7 @@ class MeshTraffic:
         try:
             message = decode(frames)
         except ProtocolError as error:
-            self.refuse(MESSAGE, str(error))
+            self.refuse(INVALID_MESSAGE, str(error))
             return None
         if sender is not EVERYBODY and (why := refusal(sender, message)):
             self.refuse(FORBIDDEN, why)

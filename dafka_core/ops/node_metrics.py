@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.names import escape
-from dafka_core.nodes.sockets import BEACON, REFUSAL_REASONS, MeshTraffic
+from dafka_core.nodes.sockets import INVALID_BEACON, REFUSAL_REASONS, MeshTraffic
 from dafka_core.nodes.store_loop import OTHER, Disk
 from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, Severity, problem
@@ -70,7 +70,7 @@ class Reading:
     def refused_frames(self) -> dict[str, int]:
         """Refused frames by reason."""
         if self.kind == "tower":
-            return {BEACON: self.relay.invalid_count}
+            return {INVALID_BEACON: self.relay.invalid_count}
         return {reason: self.mesh.traffic.refused[reason] for reason in REFUSAL_REASONS}
 
     @property

@@ -244,7 +244,7 @@ _SHORT: Final = [bytes((octet,)) for octet in range(0x80)]
 
 # -- record batch v2 -------------------------------------------------------------------------------
 
-MAGIC: Final = 2
+MAGIC_V2: Final = 2
 
 _HEAD: Final = struct.Struct(">qiibI")
 _COVERED: Final = struct.Struct(">hiqqqhii")
@@ -278,7 +278,7 @@ def is_uncompressed(octets: Bytes) -> bool:
     """Return True if the bytes begin as a batch that is not compressed."""
     return (
         len(octets) > _RECORDS_AT
-        and octets[_MAGIC_AT] == MAGIC
+        and octets[_MAGIC_AT] == MAGIC_V2
         and not octets[_CODEC_AT] & CODEC_BITS
     )
 
@@ -296,7 +296,7 @@ def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) ->
         raise corrupt_message(f"a record batch has {_RECORDS_AT} bytes at least, not {len(octets)}")
     octets = memoryview(octets)
     offset, length, leader_epoch, magic, checksum = _HEAD.unpack_from(octets)
-    if magic != MAGIC or length != len(octets) - _LENGTH_AT:
+    if magic != MAGIC_V2 or length != len(octets) - _LENGTH_AT:
         raise corrupt_message(f"{len(octets)} bytes are no batch of {length}, magic {magic}")
     if crc32c.crc32c(octets[_COVERED_AT:]) != checksum:
         raise corrupt_message("the CRC of a record batch is wrong")
@@ -343,14 +343,14 @@ def _with_head(offset: int, records: Bytes, stamps: Longs) -> bytes:
     covered = _COVERED.pack(Codec.NONE, count - 1, *times, *_NO_PRODUCER, count)
     checksum = crc32c.crc32c(records, crc32c.crc32c(covered))
     length = _RECORDS_AT - _LENGTH_AT + len(records)
-    head = _HEAD.pack(offset, length, _NO_EPOCH, MAGIC, checksum)
+    head = _HEAD.pack(offset, length, _NO_EPOCH, MAGIC_V2, checksum)
     return b"".join((head, covered, records))
 
 
 # -- message sets v0 and v1 ------------------------------------------------------------------------
 
-V0: Final = 0
-V1: Final = 1
+MAGIC_V0: Final = 0
+MAGIC_V1: Final = 1
 
 MIN_MESSAGE_BYTES: Final = 14  # size of a v0 message without key and value
 
@@ -362,7 +362,7 @@ ENTRY: Final = struct.Struct(">qi")
 """Offset and size: the first fields of each message, and of record batch v2."""
 
 _CRC: Final = struct.Struct(">I")
-_HEADS: Final = {V0: struct.Struct(">bb"), V1: struct.Struct(">bbq")}
+_HEADS: Final = {MAGIC_V0: struct.Struct(">bb"), MAGIC_V1: struct.Struct(">bbq")}
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -400,7 +400,7 @@ def decode_message_set(
         for wrapper in run:
             if wrapper.value is None:
                 raise invalid_record("a compressed message set is null")
-            is_old = wrapper.magic == V0
+            is_old = wrapper.magic == MAGIC_V0
             inner = decompressed(codec, wrapper.value, left, broken_lz4=is_old)
             left -= len(inner)
             yield _batch(_unwrapped(wrapper, list(_messages(memoryview(inner)))), codec)
@@ -456,7 +456,7 @@ def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
         raise invalid_record("a compressed message set is empty, or of more than one version")
     if any(message.attributes & 7 for message in inner):
         raise invalid_record("a compressed message set is in another one")
-    if wrapper.magic == V0:  # v0: absolute offsets
+    if wrapper.magic == MAGIC_V0:  # v0: absolute offsets
         return inner
     # v1: they count from the set's first message, and the wrapper has the last one's offset, or 0
     # from some versions of librdkafka.
@@ -475,7 +475,7 @@ def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
 
 def _batch(messages: list[_Message], codec: Codec) -> KafkaBatch:
     first, keys = messages[0], [message.key for message in messages]
-    append_time = first.attributes & _APPEND_TIME if first.magic == V1 else 0
+    append_time = first.attributes & _APPEND_TIME if first.magic == MAGIC_V1 else 0
     return KafkaBatch(
         BatchHead(first.magic, codec | append_time),
         np.array([message.offset for message in messages], np.int64),
@@ -501,7 +501,7 @@ def encode_message_set(batch: RecordBatch, magic: int) -> bytes:
     rows = zip(range(batch.offset, batch.end), keys, values, stamps, strict=True)
     parts: list[bytes] = []
     for offset, key, value, stamp in rows:
-        start = head(magic, 0, stamp) if magic == V1 else head(magic, 0)
+        start = head(magic, 0, stamp) if magic == MAGIC_V1 else head(magic, 0)
         body = b"".join((start, *_lengthy(key), *_lengthy(value)))
         parts += (ENTRY.pack(offset, _CRC.size + len(body)), _CRC.pack(zlib.crc32(body)), body)
     return b"".join(parts)
@@ -546,7 +546,7 @@ def decode_batches(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> It
         end = at + ENTRY.size + size
         if end > len(octets):
             break
-        if octets[at + _MAGIC_AT] >= MAGIC:
+        if octets[at + _MAGIC_AT] >= MAGIC_V2:
             yield from decode_message_set(octets[first:at], max_bytes)
             yield decode_record_batch(octets[at:end], max_bytes)
             first = end
