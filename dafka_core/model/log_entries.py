@@ -36,9 +36,10 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 
 from msgspec import Meta
 
-from dafka_core.errors import InvalidRequestError, PartitionError
+from dafka_core.errors import InvalidRequestError, PartitionError, ProtocolError
 from dafka_core.model.epochs import MAX_END, Epoch, EpochId, History
 from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.names import DELETIONS_TOPIC, octets_of
 from dafka_core.model.records import (
     NO_VERSION,
@@ -252,7 +253,9 @@ class Deletion(NamedTuple):
         return self.before >= other.before and self.life >= other.life
 
 
-def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iterator[bytes]:
+def packed_deletions(
+    infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int
+) -> Iterator[bytes]:
     """Encode the deletion of a topic's partitions, up to their present ends, as records."""
     rows = min(max(limit_bytes // _ROW_BYTES - 1, 1), MAX_ROWS)
     for start in range(0, len(infos), rows):
@@ -261,11 +264,14 @@ def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iter
         yield _DeletionRecord(part[0].topic, at_us, partitions).packed()
 
 
-def parsed(content: bytes) -> list[Deletion]:
-    """Decode one record, the inverse of ``packed``; raise ValueError if it is invalid."""
+def parsed_deletions(content: bytes) -> list[Deletion]:
+    """Decode one record, the inverse of ``packed_deletions``; raise ValueError if it is invalid."""
     try:
         record = _DeletionRecord.parse(content)
-    except InvalidRequestError as error:
+        check_topic(record.topic)
+        for row in record.partitions:
+            check_address(row[0])
+    except (InvalidRequestError, ProtocolError) as error:
         raise ValueError(f"not a deletion: {error}") from None
     if record.topic == DELETIONS_TOPIC or any(row[1] > MAX_END for row in record.partitions):
         raise ValueError("not a deletion: its topic cannot be deleted, or an offset is too large")

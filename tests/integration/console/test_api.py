@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from dafka_console import api, browsing
-from dafka_console.api import ConsumerGroups, Producers, audited_queries, noted, trail
+from dafka_console.api import ConsumerGroups, Producers, audit_ends, audit_trail, audited_queries
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
 from dafka_core.audit import AuditedRange, AuditRecord, chained, partition_of
@@ -349,10 +349,10 @@ def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(
     with StoreDouble(tmp_path) as store:
         store.append(tp, contents[1:])
         clients, snapshot = [store.client()], seen(store)
-        assert noted(snapshot) == {tp: 3}
+        assert audit_ends(snapshot) == {tp: 3}
         (query,) = audited_queries(clients, snapshot)
         assert (query["query"], query["batch"], query["batches"]) == (QUERY, 2, 3)
-        rows = trail(clients, snapshot, tp.partition)
+        rows = audit_trail(clients, snapshot, tp.partition)
         assert [(row["batch"], row["chain"]) for row in rows] == [
             (2, "holds"),
             (1, "holds"),
@@ -360,7 +360,7 @@ def test_batches_are_listed_with_their_ranges_and_a_chain_that_holds(
         ]
         assert rows[0]["ranges"][0]["start"] == 20
         monkeypatch.setattr(api, "MOST_BATCHES", 2)
-        rows = trail(clients, snapshot, tp.partition)
+        rows = audit_trail(clients, snapshot, tp.partition)
         assert [(row["batch"], row["chain"]) for row in rows] == [(2, "holds"), (1, "holds")]
 
 
@@ -389,7 +389,7 @@ def test_a_chain_that_somebody_broke_and_what_is_no_record(tmp_path: Path) -> No
     first = record(0, b"")
     with StoreDouble(tmp_path) as store:
         store.append(tp, [first, record(1, b"another"), b"<script>", record(2, b"<script>")])
-        rows = trail([store.client()], seen(store), tp.partition)
+        rows = audit_trail([store.client()], seen(store), tp.partition)
         assert [row["chain"] for row in rows] == ["holds", "no record", "broken", "begins"]
         store.append(tp, [b"noise"])
         assert audited_queries([store.client()], seen(store)) == []
