@@ -195,7 +195,9 @@ def _row(found: Checkpoint, batch: Batch) -> tuple[Any, ...]:
     records = None
     if found.before(batch.number) is not None:
         records = sum(each.end - each.start for _, each in found.ranges(batch.number))
-    planned = datetime.fromtimestamp(batch.time_ms / 1000, UTC).isoformat(timespec="seconds")
+    planned = None
+    if batch.time_ms:
+        planned = datetime.fromtimestamp(batch.time_ms / 1000, UTC).isoformat(timespec="seconds")
     return batch.number, _state(batch), planned, partitions, records
 
 

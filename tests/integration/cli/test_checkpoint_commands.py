@@ -38,6 +38,9 @@ def test_show_lists_batches_and_their_ranges(tmp_path: Path) -> None:
         batch | {"partition": "A", "start": 4, "end": 6},
         batch | {"partition": "B", "start": 2, "end": 3},
     ]
+    plan = directory / "offsets" / "0"
+    plan.write_text(plan.read_text("utf-8").replace("batchTimestampMs", "no"), encoding="utf-8")
+    assert rows("show", directory)[0]["planned"] is None
     old = checkpoint(tmp_path / "old", first=9)
     assert [each["records"] for each in rows("show", old)] == [None, 1 + 2, 3]
 
