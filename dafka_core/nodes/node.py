@@ -19,7 +19,6 @@ unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one C
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import sys
@@ -39,6 +38,9 @@ from dafka_core.system.closing import ProcessBound, check_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+# -- threads that wait -----------------------------------------------------------------------------
 
 
 def weakly(method: Callable[P, T], gone: T) -> Callable[P, T]:
@@ -82,7 +84,7 @@ class InterruptibleCondition:
                 remaining_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if found or remaining_s <= 0:
                     return found
-                with contextlib.suppress(Empty):
+                with suppress(Empty):
                     woken.get(timeout=remaining_s)
         finally:
             self._waiting.discard(wake)
@@ -99,7 +101,7 @@ class InterruptibleCondition:
 
         def wake() -> None:
             # A coroutine dropped when its event loop was closed waits no more.
-            with contextlib.suppress(RuntimeError):
+            with suppress(RuntimeError):
                 if not woken.is_set():
                     loop.call_soon_threadsafe(woken.set)
 
@@ -158,6 +160,8 @@ class NodeThread:
             self._ended = True
             self._changed.notify()
 
+
+# -- nodes and their end ---------------------------------------------------------------------------
 
 EXIT_FAILED: Final = 1
 

@@ -41,6 +41,8 @@ from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import KnownStores
 
+# -- one partition ---------------------------------------------------------------------------------
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class StorePartition(PartitionFetcher):
@@ -141,6 +143,8 @@ class StorePartition(PartitionFetcher):
         if isinstance(entry, RestartPartition) and not self.pending_replacements:
             self.durable = entry.start
 
+
+# -- histories of all partitions -------------------------------------------------------------------
 
 MAX_PROMISING: Final = 1_000  # promises in the disk's queue; requestors retry
 HOSTING_ACKS: Final = 1  # a client's records are acknowledged when the hosting store has them
@@ -314,6 +318,9 @@ class Histories:
     def deadline(self) -> float:
         """Return the time of the next question or notification."""
         return self._due if self._to_compare or self._to_fence else inf
+
+
+# -- records that others have trimmed, or that clients write here ----------------------------------
 
 
 class TrimmedGaps:
