@@ -24,7 +24,7 @@ from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon
 from dafka_core.protocol.codec import encode, subscription
 from dafka_core.protocol.messages import DirectRecord, Fetch, GetHeads, HeadsQuery, TimesQuery
 from dafka_core.protocol.role import OutgoingBatch
-from dafka_core.system.files import raise_limit
+from dafka_core.system.files import raise_open_files_limit
 
 CONNECTIONS: Final = 2_000
 BEACON_INTERVAL_S: Final = 0.2
@@ -128,7 +128,7 @@ def subscriptions(tower: str, store: str) -> None:
 
 def connections(tower: str, store: str) -> None:
     """Open connections that send a byte a second; reopen closed ones."""
-    raise_limit()
+    raise_open_files_limit()
     host, _, port = store.removeprefix("tcp://").rpartition(":")
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
     opened: list[tuple[sockets.socket, Iterator[int]]] = []

@@ -1,4 +1,4 @@
-"""The JSON API of the console for browsers, which also writes records by hand."""
+"""The JSON API of the console for browsers: the map, audit trails, groups, records by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dafka_console.cluster_view import ANSWER_S, EVERY_S, SHARE, ClusterView, be
 from dafka_console.snapshot import BYTES, RECORDS, STORE, TOWER, WINDOWS, Snapshot
 from dafka_console.top_view import query_row
 from dafka_console.windows import Window
-from dafka_core.audit import chained, parsed
+from dafka_core.audit import chained, parsed_record
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
     ClosedError,
@@ -47,6 +47,8 @@ from dafka_core.ops.gathering import gathered
 from dafka_core.queries.query_progress import PartitionLag
 from dafka_core.system.closing import Closing
 from dafka_kafka.groups.group_lag import GroupLag, GroupPartition, group_lags
+
+# -- the map of the cluster ------------------------------------------------------------------------
 
 MOST_NODES: Final = 300  # nodes drawn of each kind; more would be unreadable
 MOST_TOPICS: Final = 5  # topics named of a producer or consumer
@@ -153,6 +155,8 @@ def _writes(snapshot: Snapshot) -> dict[str, _Writes]:
     return found
 
 
+# -- audit trails ----------------------------------------------------------------------------------
+
 MOST_QUERIES: Final = 50
 MOST_BATCHES: Final = 100
 
@@ -163,7 +167,7 @@ def audited_queries(clients: Sequence[StoreClient], snapshot: Snapshot) -> list[
     Of a trail that cannot be read only the partition, and no ``batch``.
     """
     columns, found = snapshot.partitions, []
-    own = [(int(columns.last_us[row]), tp) for tp, row in _rows(snapshot)]
+    own = [(int(columns.last_us[row]), tp) for tp, row in _audit_rows(snapshot)]
     for _, tp in sorted(own, reverse=True)[:MOST_QUERIES]:
         row, name = columns.row_of(tp), escape(tp.partition)
         batches = int(columns.readable[row] - columns.earliest[row])
@@ -173,19 +177,19 @@ def audited_queries(clients: Sequence[StoreClient], snapshot: Snapshot) -> list[
         except DafkaError:
             found.append(shown | {"time_us": None})
             continue
-        record = parsed(newest.value or b"") if newest else None
+        record = parsed_record(newest.value or b"") if newest else None
         if newest is not None and record is not None:
             facts = {"batch": record.batch, "time_us": newest.timestamp_us}
             found.append(shown | {"query": escape(record.query)} | facts)
     return found
 
 
-def noted(snapshot: Snapshot) -> dict[TopicPartition, int]:
+def audit_ends(snapshot: Snapshot) -> dict[TopicPartition, int]:
     """Return the end of each query's records, which changes with every record."""
-    return {tp: int(snapshot.partitions.end[row]) for tp, row in _rows(snapshot)}
+    return {tp: int(snapshot.partitions.end[row]) for tp, row in _audit_rows(snapshot)}
 
 
-def trail(
+def audit_trail(
     clients: Sequence[StoreClient], snapshot: Snapshot, partition: str
 ) -> list[dict[str, Any]]:
     """Return the last batches of a query, newest first.
@@ -199,7 +203,7 @@ def trail(
     for each in browsing.last(clients, snapshot, tp, MOST_BATCHES + 1):
         content = each.value or b""
         row: dict[str, Any] = {"offset": each.offset, "time_us": each.timestamp_us}
-        if (record := parsed(content)) is None:
+        if (record := parsed_record(content)) is None:
             row["chain"] = "no record"
         else:
             chain = "begins"
@@ -227,11 +231,13 @@ def trail(
     return rows[::-1][:MOST_BATCHES]
 
 
-def _rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
+def _audit_rows(snapshot: Snapshot) -> list[tuple[TopicPartition, int]]:
     columns = snapshot.partitions
     rows = np.flatnonzero(columns.readable > columns.earliest).tolist()
     return [(columns.tps[row], row) for row in rows if columns.tps[row].topic == AUDIT_TOPIC]
 
+
+# -- consumer groups -------------------------------------------------------------------------------
 
 MOST_GROUPS: Final = 1_000
 MOST_PARTITIONS: Final = 1_000
@@ -248,13 +254,13 @@ class ConsumerGroups:
 
     def listed(self, clients: Sequence[StoreClient]) -> list[dict[str, Any]]:
         """Return the groups by name."""
-        return [_row(each) for each in self._look(clients)[:MOST_GROUPS]]
+        return [_group_row(each) for each in self._look(clients)[:MOST_GROUPS]]
 
     def partitions(self, clients: Sequence[StoreClient], group: str) -> dict[str, Any]:
         """Return a group's partitions and members."""
         for each in self._look(clients):
             if each.group == group:
-                rows = [_partition(part) for part in each.partitions[:MOST_PARTITIONS]]
+                rows = [_group_partition(part) for part in each.partitions[:MOST_PARTITIONS]]
                 return {"rows": rows, "total": len(each.partitions)}
         raise InvalidRequestError("group", escape(group)[:300], "it has not committed")
 
@@ -268,7 +274,7 @@ class ConsumerGroups:
             return self._found
 
 
-def _row(found: GroupLag) -> dict[str, Any]:
+def _group_row(found: GroupLag) -> dict[str, Any]:
     return {
         "name": escape(found.group),
         "state": found.state,
@@ -278,7 +284,7 @@ def _row(found: GroupLag) -> dict[str, Any]:
     }
 
 
-def _partition(found: GroupPartition) -> dict[str, Any]:
+def _group_partition(found: GroupPartition) -> dict[str, Any]:
     row: dict[str, Any] = {"topic": escape(found.topic), "number": found.number}
     if found.lag is not None:
         lag = found.lag
@@ -289,6 +295,8 @@ def _partition(found: GroupPartition) -> dict[str, Any]:
         row |= zip(("member", "client", "host"), map(escape, names), strict=True)
     return row
 
+
+# -- records by hand -------------------------------------------------------------------------------
 
 MOST_PRODUCERS: Final = 8  # producers kept for further records; each is a node of the mesh
 
@@ -398,6 +406,8 @@ def _octets(text: str, encoding: str) -> bytes:
     except ValueError as error:
         raise InvalidRequestError("value", text[:100], f"is no {encoding}: {error}") from None
 
+
+# -- the API ---------------------------------------------------------------------------------------
 
 STATIC: Final = Path(__file__).with_name("static")
 
@@ -568,7 +578,7 @@ class Api:
     def audit(self, request: Request) -> dict[str, Any]:
         """Return the audit trail of a query."""
         partition = _name(request, "partition")
-        return {"rows": trail(self.view.clients(), self.snapshot, partition)}
+        return {"rows": audit_trail(self.view.clients(), self.snapshot, partition)}
 
     def groups(self, request: Request) -> dict[str, Any]:
         """Return Kafka's consumer groups and their lag."""
@@ -630,7 +640,7 @@ class Api:
     def _audited_queries(self) -> list[dict[str, Any]]:
         """Read again when records were added, not for each request of each page."""
         found = self.snapshot
-        ends = noted(found)
+        ends = audit_ends(found)
         if ends != self._noted and found.live:
             self._audited = audited_queries(self.view.clients(), found)
             if all(each["batch"] is not None for each in self._audited):

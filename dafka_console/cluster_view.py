@@ -259,7 +259,7 @@ class ClusterView(ProcessBound):
             except (ClosedError, NodeFailedError) as error:
                 _log.error("the console sees no more of the cluster: %s", error)
                 self.closed = True
-            except DafkaError as error:
+            except Exception as error:  # noqa: BLE001 -- also of a thread that cannot start
                 _log.warning("the cluster's state could not be updated: %s", error)
             self._news.notify()
             left_s = max(began + self._interval_s - time.monotonic(), 0.05)

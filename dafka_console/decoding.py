@@ -14,6 +14,7 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -125,6 +126,28 @@ array may become that number of values."""
 REGISTRY_HEADER: Final = 5  # prefix of a value with a schema in a registry: 0, and the schema's id
 
 
+MAX_DECIMAL_BYTES: Final = 1 << 10
+"""Larger decimals stay bytes: a conversion takes time by the square of the size, for 1 MB minutes
+in which no other thread runs."""
+
+
+@cache
+def _fastavro() -> Any:
+    """Return fastavro, whose readers convert no large decimals from now on."""
+    try:
+        import fastavro  # noqa: PLC0415 -- an extra
+    except ImportError:
+        raise ValueError("it needs fastavro: pip install 'dafka-spark[avro]'") from None
+    readers = fastavro.read.LOGICAL_READERS
+    for name in ("bytes-decimal", "fixed-decimal"):
+        readers[name] = partial(_decimal, readers[name])
+    return fastavro
+
+
+def _decimal(read: Callable[..., Any], data: bytes, *schemas: Any) -> Any:
+    return read(data, *schemas) if len(data) <= MAX_DECIMAL_BYTES else data
+
+
 def is_avro_file(value: bytes) -> bool:
     """Return whether a value is an Avro file."""
     return value.startswith(MAGIC)
@@ -136,11 +159,7 @@ def avro_rows(value: bytes, schema: str = "") -> tuple[Any, str]:
     Raises:
         Exception: of any type: the value is not Avro, or not safe to read.
     """
-    try:
-        import fastavro  # noqa: PLC0415 -- an extra
-    except ImportError:
-        raise ValueError("it needs fastavro: pip install 'dafka-spark[avro]'") from None
-
+    fastavro = _fastavro()
     if is_avro_file(value):
         reader: Any = fastavro.block_reader(io.BytesIO(value))
         if reader.codec not in CODECS:

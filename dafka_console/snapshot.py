@@ -27,6 +27,8 @@ from dafka_core.queries.query_progress import QueryLag
 from dafka_core.storage import PartitionStatistics
 from dafka_core.storage.environment import Space
 
+# -- series of numbers -----------------------------------------------------------------------------
+
 WINDOWS: Final = {"10m": 600, "6h": 21_600, "7d": 604_800}  # windows by name, in seconds
 POINTS: Final = 200  # means of each window: of 3 s, 108 s and 50 min
 
@@ -120,6 +122,8 @@ class TimeSeries:
             self._counts[:, new] = counts[:, before]
         self._names, self._rows = names, {name: row for row, name in enumerate(names)}
 
+
+# -- partitions as columns -------------------------------------------------------------------------
 
 SETTLE_S: Final = 4.0  # time constant of the smoothed rates
 LEAST_RATE: Final = 0.01  # records per second; a lower rate counts as 0
@@ -334,6 +338,8 @@ class PartitionTable:
         self._clients = {tp: name for tp, name in self._clients.items() if tp not in gone}
         self._ends = {store: ends[keep] for store, ends in self._ends.items()}
 
+
+# -- the cluster -----------------------------------------------------------------------------------
 
 TOWER: Final = "tower"
 STORE: Final = "store"

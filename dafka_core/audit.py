@@ -73,7 +73,7 @@ def chained(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest() if content else ""
 
 
-def parsed(content: bytes) -> AuditRecord | None:
+def parsed_record(content: bytes) -> AuditRecord | None:
     """Parse a record; None if it is invalid: any producer may write to the topic."""
     try:
         return AuditRecord.parse(content)
@@ -86,8 +86,8 @@ def split(contents: Sequence[bytes], batch: int) -> tuple[bytes, AuditRecord | N
 
     Invalid contents count as records: the chain includes everything in the partition.
     """
-    own = [record for record in map(parsed, contents) if record and record.batch == batch]
-    before = [content for content in contents if parsed(content) not in own]
+    own = [record for record in map(parsed_record, contents) if record and record.batch == batch]
+    before = [content for content in contents if parsed_record(content) not in own]
     return before[-1] if before else b"", own[-1] if own else None
 
 
@@ -162,7 +162,7 @@ def verified(
 
     def found() -> Iterator[VerifiedBatch]:
         for content in stores.contents(checkpoint.query_id, partition):
-            record = parsed(content)
+            record = parsed_record(content)
             rows, source, is_recomputed, state, why = 0, UNKNOWN, False, PROVED, ""
             try:
                 if record is None:

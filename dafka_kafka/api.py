@@ -64,6 +64,9 @@ class Api(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
+API_VERSIONS: Final = range(5)  # the versions of ApiVersions itself
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """The sender of a request, and the request's API version."""
@@ -229,12 +232,10 @@ def _say_failure(task: asyncio.Task[None]) -> None:
         _log.warning("what a client asked for that has gone is not done: %s", error)
 
 
-VERSIONS: Final = range(5)  # the versions of ApiVersions itself
-
-
 def api_versions(served: Mapping[int, Served], error: KafkaError = KafkaError.NONE) -> Any:
     """Return the ApiVersions response for the ``served`` APIs."""
-    versions = {api: each.versions for api, each in served.items()} | {Api.API_VERSIONS: VERSIONS}
+    versions = {api: each.versions for api, each in served.items()}
+    versions[Api.API_VERSIONS] = API_VERSIONS
     keys = [
         {"api_key": int(key), "min_version": each[0], "max_version": each[-1]}
         for key, each in sorted(versions.items())

@@ -22,7 +22,7 @@ from dafka_core.storage.environment import HeadChanges
 from dafka_kafka.api import Answer, Api, Client, Feature, on_topics, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.records.formats import V0, V1, encode_message_set, encode_record_batch
+from dafka_kafka.records.formats import MAGIC_V0, MAGIC_V1, encode_message_set, encode_record_batch
 from dafka_kafka.users import Operation
 
 
@@ -504,5 +504,5 @@ def encoder(version: int) -> Encode:
     """Return the encoder for the record format of this version of Fetch."""
     if version >= RECORD_BATCHES_FROM:
         return encode_record_batch
-    magic = V1 if version >= TIMESTAMPS_FROM else V0
+    magic = MAGIC_V1 if version >= TIMESTAMPS_FROM else MAGIC_V0
     return lambda batch: encode_message_set(batch, magic)

@@ -76,6 +76,10 @@ from dafka_kafka.producer_states import ProducerState, notes_of
 from dafka_kafka.registry_table import LEAST_STORES, REGISTRY, Lead
 from dafka_kafka.replication import Heads, Replication
 
+_log: Final = logging.getLogger("dafka.kafka")
+
+# -- the journal -----------------------------------------------------------------------------------
+
 JOURNAL_TOPIC: Final = f"{INTERNAL}kafka.journal"  # the topic of journals
 
 NOTES_PER_RECORD: Final = 100
@@ -83,7 +87,7 @@ RECORDS_AT_ONCE: Final = 50
 NOTES_AT_ONCE: Final = 5_000
 """States in a record, records in a batch, and notes with it; a store takes 10,000 of them."""
 
-WRITE_S: Final = 10.0  # time for the disk to write a batch
+JOURNAL_WRITE_S: Final = 10.0  # time for the disk to write a batch
 States = Mapping[str, bytes]  # states of idempotent producers: the notes' contents by name
 
 
@@ -184,7 +188,7 @@ class Journal:
             return NotedBatch(self.tp, start, Values.of(contents), notes=notes)
 
         addition = Addition(self.tp, sum(map(len, contents)), place)
-        self._store.append_queue.put_next([addition])[0].result(WRITE_S)
+        self._store.append_queue.put_next([addition])[0].result(JOURNAL_WRITE_S)
 
     def describe(
         self,
@@ -286,6 +290,8 @@ def has_failed(written: Future[int]) -> bool:
     return written.done() and written.exception() is not None
 
 
+# -- terms and leaders -----------------------------------------------------------------------------
+
 MOVE_S: Final = 5.0
 """Time after which the partitions of a gateway that is away move. Its beacons have been missing for
 4 s before (``peer_expiry_ms``)."""
@@ -301,8 +307,6 @@ LONGEST_JOURNAL: Final = 50_000
 """Records after which a journal is written anew, and its beginning trimmed."""
 
 TOO_FEW_STORES: Final = "that takes three stores, of which a majority can vote"
-
-_log: Final = logging.getLogger("dafka.kafka")
 
 
 @dataclass(slots=True, eq=False)

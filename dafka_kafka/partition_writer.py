@@ -33,8 +33,8 @@ from dafka_kafka.producer_states import (
 )
 from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.formats import (
-    MAGIC,
-    MOST,
+    MAGIC_V2,
+    MAX_FEW,
     BatchHead,
     KafkaBatch,
     OpenedBatch,
@@ -178,7 +178,7 @@ def _together(batches: Sequence[OpenedBatch], limit_bytes: int) -> Iterator[Prod
     counts = [each.record_count for each in batches]
     few = None
     try:
-        if sum(counts) <= MOST:
+        if sum(counts) <= MAX_FEW:
             few = _decoded_few(batches)
         if few is not None:
             contents, deltas = few
@@ -244,7 +244,7 @@ def _batches(octets: memoryview, version: int) -> list[KafkaBatch]:
     is_new = version >= BATCH_VERSION
     found: list[KafkaBatch] = []
     for batch in decode_batches(octets):
-        if (batch.head.magic == MAGIC) is not is_new or (found and is_new):
+        if (batch.head.magic == MAGIC_V2) is not is_new or (found and is_new):
             has = "one record batch for a partition" if is_new else "message sets"
             why = f"a Produce request of version {version} has {has}, and nothing else"
             raise invalid_record(why)

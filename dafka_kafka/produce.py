@@ -48,14 +48,17 @@ from dafka_kafka.partition_writer import (
     produced_together,
 )
 from dafka_kafka.producer_states import NOTES, ProducerStates
-from dafka_kafka.records.formats import is_plain, largest_batch
+from dafka_kafka.records.formats import is_uncompressed, largest_batch
 from dafka_kafka.registry_table import Lead
 from dafka_kafka.users import Operation
 
-# Rounds: a small batch costs as much to decode, hand over and write as one several times its
-# size. So all waiting batches, of any partition, form one round; while it is on its way to the
-# disk, the next one collects.
+_log: Final = logging.getLogger("dafka.kafka")
 
+# -- rounds ----------------------------------------------------------------------------------------
+
+# A small batch costs as much to decode, hand over and write as one several times its size. So all
+# waiting batches, of any partition, form one round; while it is on its way to the disk, the next
+# one collects.
 
 ROUND_BYTES: Final = 2 << 20
 """Bytes of requests in a round: small requests share a sync, large ones should not make others wait
@@ -218,7 +221,7 @@ class ProduceRounds:
     def _is_tiny(self, taken: _Round) -> bool:
         """Return True if decoding a round takes less time than a thread takes to start."""
         octets = [put.octets for _, group in taken for put in group]
-        is_small = sum(map(len, octets)) <= TINY_BYTES and all(map(is_plain, octets))
+        is_small = sum(map(len, octets)) <= TINY_BYTES and all(map(is_uncompressed, octets))
         return is_small and self._node.store.append_queue.is_free
 
     def _on_given(self, taken: _Round, count: int) -> None:
@@ -281,7 +284,7 @@ class ProduceRounds:
         return len(found)
 
 
-_log: Final = logging.getLogger("dafka.kafka")
+# -- requests --------------------------------------------------------------------------------------
 
 ALL: Final = -1  # ``acks``: all reachable stores
 
@@ -542,6 +545,8 @@ def _answer(part: _Part, outcome: Written | RefusedError | None) -> PartitionAns
         offset, log_start = outcome.offset, outcome.log_start
     return PartitionAnswer(part.topic, part.number, 0, offset, None, log_start)
 
+
+# -- encoded responses -----------------------------------------------------------------------------
 
 _LENGTH: Final = struct.Struct(">h")
 _COUNT: Final = struct.Struct(">i")

@@ -27,10 +27,18 @@ import numpy as np
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.model.names import printable
 from dafka_core.nodes.node import NodeThread
-from dafka_core.system.files import soft_limit
+from dafka_core.system.files import open_files_limit
 from dafka_core.system.hosts import is_loopback, plain
 from dafka_kafka import schemas
-from dafka_kafka.api import VERSIONS, Api, Client, EncodedResponse, Feature, Served, api_versions
+from dafka_kafka.api import (
+    API_VERSIONS,
+    Api,
+    Client,
+    EncodedResponse,
+    Feature,
+    Served,
+    api_versions,
+)
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import Complaints, Room
 from dafka_kafka.options import KafkaOptions, Limits
@@ -41,6 +49,8 @@ _log: Final = logging.getLogger("dafka.kafka")
 
 Piece = bytes | bytearray | memoryview
 Pieces = Sequence[Piece]
+
+# -- requests --------------------------------------------------------------------------------------
 
 _HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
@@ -88,7 +98,7 @@ def parse_head(octets: memoryview, apis: Mapping[int, Served]) -> RequestHead:
 def is_served(apis: Mapping[int, Served], api_key: int, version: int) -> bool:
     """Return whether an API is served in this version."""
     if api_key == Api.API_VERSIONS:
-        return version in VERSIONS
+        return version in API_VERSIONS
     return api_key in apis and version in apis[api_key].versions
 
 
@@ -120,7 +130,7 @@ class Requests:
             ProtocolError: the request has no possible response: close the connection.
         """
         apis = self.apis if sasl is None else sasl.available(head.api_key, self.apis)
-        if head.api_key == Api.API_VERSIONS and head.version not in VERSIONS:
+        if head.api_key == Api.API_VERSIONS and head.version not in API_VERSIONS:
             # KIP-511: an unknown version is answered in version 0, which every client can read.
             response = api_versions(apis, KafkaError.UNSUPPORTED_VERSION)
             return [schemas.encode_response(head.correlation_id, response, 0)]
@@ -185,6 +195,8 @@ class Requests:
         self._complaints.note(FAILED, host, f"kind {head.api_key}: {printable(repr(error))}")
         return self._refusal(head, KafkaError.UNKNOWN_SERVER_ERROR)
 
+
+# -- connections -----------------------------------------------------------------------------------
 
 SCRATCH_BYTES: Final = 16 << 10
 """Read size for small requests. A connection buffers at most this many bytes of requests that wait
@@ -552,6 +564,8 @@ def _counted(size_bytes: int) -> int:
     return size_bytes if size_bytes > SCRATCH_BYTES else 0
 
 
+# -- the server ------------------------------------------------------------------------------------
+
 BACKLOG: Final = 1_024  # the kernel's accept queue: after a restart all clients connect at once
 LOOK_INTERVAL_S: Final = 1.0  # interval of the check for slow clients
 
@@ -582,7 +596,7 @@ class Server:
     ) -> None:
         # The store needs the other half: without free descriptors it stops working.
         limits = limits or Limits()
-        most = min(limits.max_connections, soft_limit() // 2)
+        most = min(limits.max_connections, open_files_limit() // 2)
         self.limits = replace(limits, max_connections=most)
         self.complaints = complaints or Complaints()
         apis = {api: each for feature in features for api, each in feature.apis.items()}

@@ -44,9 +44,9 @@ from dafka_spark.option_types import OffsetRangeLimit
 _log = logging.getLogger("dafka_spark")
 
 
-# Options of the reader that joins the mesh for Spark, with a prefix: ``dafka.peer_expiry_ms``,
-# in any case and with or without underscores
+# -- options of the reader that joins the mesh for Spark -------------------------------------------
 
+# They have a prefix, as ``dafka.peer_expiry_ms``, in any case and with or without underscores.
 
 NODE_PREFIX: Final = "dafka."
 
@@ -117,7 +117,7 @@ def camel(name: str) -> str:
     return first + "".join(map(str.title, others))
 
 
-# Types of options
+# -- types of options, and those that source and sink share ----------------------------------------
 
 
 def _word(default: str, choices: Sequence[str], meaning: str) -> str:
@@ -329,6 +329,8 @@ class Bound(NamedTuple):
         named = self.limit.topics or self.limit.partitions
         return None if named else self.limit.everywhere or self.default
 
+
+# -- options of the source -------------------------------------------------------------------------
 
 FAIL_UNMATCHED: Final = "error"
 AUTO: Final = "auto"
@@ -652,6 +654,9 @@ class SourceOptions(SparkOptions):
         return self.fetch_timeout_ms / 1000
 
 
+# -- options of the sink ---------------------------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True)
 class SinkOptions(SparkOptions):
     """Options of batch and streaming queries that write."""
@@ -736,20 +741,22 @@ class SinkOptions(SparkOptions):
         return self.delivery_timeout_ms / 1000
 
 
-# Kafka's options that format ``dafka`` does not have. A job written for Kafka changes the format's
-# name and the server's option and keeps the others: one with an equivalent becomes that option, one
-# that tunes Kafka's clients is ignored, and any other is refused with a remedy.
+# -- Kafka's options that format ``dafka`` does not have -------------------------------------------
+
+# A job written for Kafka changes the format's name and the server's option and keeps the others:
+# one with an equivalent becomes that option, one that tunes Kafka's clients is ignored, and any
+# other is refused with a remedy.
 
 
 class Decision(StrEnum):
-    """The treatment of an option."""
+    """The decision about an option."""
 
     MAPPED = "becomes"
     IGNORED = "ignored"
     REFUSED = "refused"
 
 
-class KafkaOptions(NamedTuple):
+class Treatment(NamedTuple):
     """Options with the same treatment and reason; ``*`` ends a prefix of names.
 
     ``to`` is the equivalent option of format ``dafka``.
@@ -765,8 +772,8 @@ class KafkaOptions(NamedTuple):
         return any(fnmatchcase(name.lower(), each.lower()) for each in self.names)
 
 
-def _row(decision: Decision, why: str, *names: str, to: str = "") -> KafkaOptions:
-    return KafkaOptions(decision, why, names, to)
+def _row(decision: Decision, why: str, *names: str, to: str = "") -> Treatment:
+    return Treatment(decision, why, names, to)
 
 
 _mapped = partial(_row, Decision.MAPPED)
@@ -787,7 +794,7 @@ _TUNING: Final = (
     "kafka.socket.connection.setup.*",
 )  # fmt: skip
 
-KAFKA_OPTIONS: Final[tuple[KafkaOptions, ...]] = (
+KAFKA_OPTIONS: Final[tuple[Treatment, ...]] = (
     _refused(
         "name a tower instead, with option 'tower' or DAFKA_TOWER in the driver's environment",
         "kafka.bootstrap.servers",
@@ -874,7 +881,7 @@ def translate_kafka_options(given: Mapping[str, str], known: Collection[str]) ->
     return found
 
 
-def kafka_option(name: str) -> KafkaOptions | None:
+def kafka_option(name: str) -> Treatment | None:
     """Return the row of one of Kafka's options; None for any other option."""
     return next((row for row in KAFKA_OPTIONS if row.has(name)), None)
 

@@ -23,6 +23,10 @@ from uuid import UUID
 
 from pyspark import SparkContext, TaskContext
 
+_log = logging.getLogger("dafka_spark")
+
+# -- which Python ----------------------------------------------------------------------------------
+
 VARIABLE: Final = "PYSPARK_PYTHON"
 
 _STARTED_BY_SPARK: Final = ("PYTHON_WORKER_FACTORY_", "PYSPARK_GATEWAY_PORT")
@@ -80,6 +84,8 @@ def _unfit(name: str) -> str:
     return f"which lacks {missing.replace(' ', ', ')}" if missing else ""
 
 
+# -- errors without frames -------------------------------------------------------------------------
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -105,6 +111,8 @@ def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
     return call
 
 
+# -- long-lived workers and plans ------------------------------------------------------------------
+
 OLD_PLAN_S: Final = 60.0
 """Age from which the reuse of a plan is logged: many records may have been written since."""
 
@@ -112,8 +120,6 @@ _REUSED: Final = (
     "%s: this query reads the records of %.0f s before it began, no newer ones. Spark 4.3 keeps "
     "one plan for each load(): call load() again for each query (docs/spark.md)"
 )
-
-_log = logging.getLogger("dafka_spark")
 
 _settled: Final[set[int]] = set()
 """The ids of settled processes; a forked child inherits its parent's."""

@@ -15,6 +15,8 @@ from pyspark.sql import types
 from dafka_core.config.options import unknown
 from dafka_spark.errors import ColumnError
 
+# -- Spark's DDL -----------------------------------------------------------------------------------
+
 _SIMPLE: Final[Mapping[str, types.DataType]] = {
     "boolean": types.BooleanType(),
     **dict.fromkeys(("byte", "tinyint"), types.ByteType()),
@@ -120,6 +122,9 @@ class _Parser:
     def _missing(self, what: str) -> ValueError:
         rest = self._text[self._at : self._at + 20]
         return ValueError(f"{_FORM}; {what} is missing before {repr(rest) if rest else 'the end'}")
+
+
+# -- the columns of a topic ------------------------------------------------------------------------
 
 
 def columns(ddl: str) -> dict[str, types.DataType]:

@@ -1,6 +1,6 @@
 // The frame around the pages: which one is shown, what the keyboard does, and news.
 
-import { h, put } from "./dom.js";
+import { h, put, refocused } from "./dom.js";
 import { byteRate, count, moment, short } from "./format.js";
 import * as groups from "./page_groups.js";
 import * as health from "./page_health.js";
@@ -24,10 +24,10 @@ const OTHERS = { topic: { page: topic, within: "topics" }, records: { page: reco
 const [nav, bar, away, main, help] = ["nav", "bar", "away", "page", "help"].map((id) => document.getElementById(id));
 let shown = null;
 let paused = false;
-let news = null;
+let [news, stream] = [null, null];
 let [broken, heard, gap] = [false, Date.now(), 0]; // when news came last, and how long after those before
 
-const lost = () => broken || Date.now() - heard > Math.max(15000, 3 * gap);
+const lost = () => !document.hidden && (broken || Date.now() - heard > Math.max(15000, 3 * gap));
 const since = (us) => `since ${moment(us).slice(0, -4)}`;
 
 /** Goes to a page; names are parts of its path. */
@@ -65,7 +65,7 @@ function tell() {
   const live = news && news.live && !lost();
   const stores = news && h("span", { class: news.stores < news.stores_known ? "stat bad" : "stat" },
     h("b", {}, news.stores < news.stores_known ? `${news.stores} of ${news.stores_known}` : String(news.stores)), news.stores_known === 1 ? " store" : " stores");
-  put(bar,
+  refocused(() => put(bar,
     h("div", { class: "stats" }, news ? [
       stores,
       h("span", { class: "stat wide" }, h("b", {}, count(news.topics)), news.topics === 1 ? " topic" : " topics"),
@@ -76,7 +76,7 @@ function tell() {
     h("div", { class: "tools" },
       h("button", { class: "live", title: "space", "aria-pressed": String(!paused), onclick: pause }, paused ? "paused" : lost() ? "no console" : !news ? "connecting …" : live ? "live" : "no store"),
       h("button", { title: "light or dark (d)", "aria-label": "light or dark", onclick: theme }, "◐"),
-      h("button", { title: "keys (?)", "aria-label": "keys", onclick: keys }, "?")));
+      h("button", { title: "keys (?)", "aria-label": "keys", onclick: keys }, "?"))));
   bar.dataset.live = !paused && live ? "yes" : "no";
   main.classList.toggle("stale", Boolean(news) && !live);
   if (away.textContent !== silent()) away.textContent = silent();
@@ -119,25 +119,32 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+/** Asks for news, but not in the background: browsers keep six connections to a host for all tabs. */
 function listen() {
-  const source = new EventSource("events");
+  stream?.close();
+  if (document.hidden) return;
+  const source = stream = new EventSource("events");
   source.onmessage = (event) => {
     [broken, heard, gap] = [false, Date.now(), Date.now() - heard];
     news = JSON.parse(event.data);
     if (paused) return;
     tell();
-    if (!document.hidden) shown?.tick?.(news);
+    shown?.tick?.(news);
   };
   source.onerror = () => {
     broken = true;
     tell();
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => source === stream && listen(), 2000);
   };
 }
 
 const kept = localStorage.getItem("dafka-theme");
 if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
 window.addEventListener("hashchange", route);
+document.addEventListener("visibilitychange", () => {
+  [broken, heard, gap] = [false, Date.now(), 0];
+  listen();
+});
 tell();
 route();
 listen();

@@ -48,8 +48,8 @@ export function tiles(rows) {
 export const pressed = () => document.querySelector("#page :active");
 
 /** Draws, and gives the focus to the element that is made anew for the one that had it. */
-function refocused(draw) {
-  const all = () => [...document.querySelectorAll("#page :is(a, button, summary)")];
+export function refocused(draw) {
+  const all = () => [...document.querySelectorAll("a, button, summary")];
   const [before, place] = [document.activeElement, all().indexOf(document.activeElement)];
   draw();
   if (place < 0 || before.isConnected) return;

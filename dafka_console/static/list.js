@@ -68,6 +68,8 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
       if (error.name === "AbortError") return;
       if (state.rows.size) foot.textContent = error.message;
       else put(body, failed(error));
+    } finally {
+      if (state.asking === asking) state.asking = null;
     }
   }
 
@@ -115,7 +117,8 @@ export function list({ columns, load, open, label, sort = "name", down = false, 
   return {
     element,
     again,
-    refresh,
+    // An answer that is on its way is awaited: it may take longer than the next news.
+    refresh: () => state.asking || refresh(),
     key(event) {
       if (event.key === "ArrowDown" || event.key === "j") move(1);
       else if (event.key === "ArrowUp" || event.key === "k") move(-1);

@@ -240,7 +240,7 @@ FILE_BYTES: Final = 256 << 20
 COMMIT_BYTES: Final = 1 << 30
 """Values staged before they are named in the manifest: the cost of a kill."""
 
-RETRY_S: Final = 0.1
+COMMIT_RETRY_S: Final = 0.1
 
 GROUP_RECORDS: Final = 1 << 18
 GROUP_BYTES: Final = 32 << 20
@@ -374,7 +374,7 @@ class ArchiveWriter:
         manifest = self.manifest
         while files and not manifest.commit(files):
             if not manifest.refresh():
-                time.sleep(RETRY_S)  # NFS shows a directory as it was a moment ago
+                time.sleep(COMMIT_RETRY_S)  # NFS shows a directory as it was a moment ago
             files = [f for f in files if not manifest.between(f.partition, f.start, f.end)]
         return files
 

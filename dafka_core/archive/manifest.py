@@ -400,8 +400,8 @@ class Manifest:
             files.insert(bisect_left(files, file.start, key=_START), file)
 
 
-# Staged files: written, then named in the manifest, then renamed.
-#
+# -- staged files: written, then named in the manifest, then published -----------------------------
+
 # A writer has a directory of its own for them, which it holds a lock on.  The lock ends with the
 # process, so another writer can recognise a dead one's files: those in the manifest are published,
 # others are removed.

@@ -44,6 +44,9 @@ _REPEATED: Final = {"tower": ",", "retain": " ", "compress": " "}
 
 _METAVARS: Final = {"int": "N", "float": "N", "str": "TEXT"}
 
+_WORDS: Final = {"beginning": EARLIEST, "start": EARLIEST, "end": LATEST}
+_OFFSET: Final = re.compile(r"([+-]?)(\d{1,19})", re.ASCII)
+
 
 @dataclass(frozen=True)
 class CommandOptions(Options):
@@ -138,6 +141,20 @@ def parse_topic(text: str) -> str:
     topic = unescape(text)
     check_argument("topic", topic, check_topic)
     return topic
+
+
+def parse_offset(text: str) -> Position:
+    """Parse an offset, a word, or a number of records counted from either end (``+N``, ``-N``)."""
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST, *_WORDS):
+        return Position(_WORDS.get(word, word))
+    match = _OFFSET.fullmatch(word)
+    if match is None:
+        raise ValueError(
+            "must be earliest, latest, an offset, +N for N records after the earliest, or -N for "
+            "the last N records of each partition"
+        )
+    return Position({"": OFFSET, "+": EARLIEST, "-": LATEST}[match[1]], int(match[2]))
 
 
 TOPIC: Final = Parsed(parse_topic)
@@ -359,21 +376,3 @@ def watching(what: str, options: Mapping[str, Any]) -> Iterator[Watch]:
         endpoint.expect(what)
         output.info(f"metrics at {endpoint.url}/metrics")
         yield Watch(endpoint.add, {"metrics": endpoint.url})
-
-
-_WORDS: Final = {"beginning": EARLIEST, "start": EARLIEST, "end": LATEST}
-_OFFSET: Final = re.compile(r"([+-]?)(\d{1,19})", re.ASCII)
-
-
-def parse_offset(text: str) -> Position:
-    """Parse an offset, a word, or a number of records counted from either end (``+N``, ``-N``)."""
-    word = text.strip().lower()
-    if word in (EARLIEST, LATEST, *_WORDS):
-        return Position(_WORDS.get(word, word))
-    match = _OFFSET.fullmatch(word)
-    if match is None:
-        raise ValueError(
-            "must be earliest, latest, an offset, +N for N records after the earliest, or -N for "
-            "the last N records of each partition"
-        )
-    return Position({"": OFFSET, "+": EARLIEST, "-": LATEST}[match[1]], int(match[2]))

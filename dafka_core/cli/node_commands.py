@@ -41,6 +41,8 @@ STORE_TABLES: Final[tuple[type[Options], ...]] = (
     MetricsOptions,
 )
 
+DESK_DIRECTORY: Final = "dafka-data"
+
 
 def check_extensions(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option of an extension that is off."""
@@ -94,6 +96,50 @@ def run_store(directory: str, options: dict[str, Any]) -> None:
         where = {"address": node.address, "dir": directory}
         serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
+
+@flags.exit_with_parent_option
+@flags.table_options(TowerOptions, MetricsOptions)
+def tower(**options: Any) -> None:
+    """Run a tower, through which nodes discover each other.
+
+    It prints READY, and its ports as JSON, when it serves. Ctrl-C stops it.
+    """
+    with (
+        flags.watching("tower", options) as watch,
+        dafka_core.Tower(**TowerOptions.declared_in(options)) as node,
+    ):
+        watch.add(node)
+        output.info(f"tower at {node.tower}; Ctrl-C stops it")
+        where = {"sub_port": node.sub_port, "pub_port": node.pub_port, "tower": node.tower}
+        serve_until_stopped(node, **where, **watch.facts)
+
+
+@flags.directory_option(default=DESK_DIRECTORY)
+@flags.exit_with_parent_option
+@flags.table_options(*STORE_TABLES, TowerOptions, without=("tower",))
+def up(*, directory: str, **options: Any) -> None:
+    """Run a tower and a store in one process: a cluster for development.
+
+    It prints READY, and their addresses as JSON, when it serves. Ctrl-C stops it.
+    """
+    check_extensions(options)
+    stored = StoreOptions.declared_in(options) | {"announce": False}
+    with (
+        flags.watching("tower and store", options) as watch,
+        dafka_core.Tower(**TowerOptions.declared_in(options)) as hub,
+        dafka_core.Store(directory, **stored | {"tower": hub.tower}) as node,
+        extended(node, options) as (nodes, facts),
+    ):
+        watch.add(hub, node, *nodes)
+        node.announce()
+        output.info(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
+        output.info("in other terminals, unless this is the default tower:")
+        output.info(f"  export DAFKA_TOWER={hub.tower}")
+        where = {"tower": hub.tower, "address": node.address, "dir": directory}
+        serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
+
+
+# -- a stopped store, and stores that are gone -----------------------------------------------------
 
 stopped_argument: Final = flags.argument("directory", metavar="DIR")
 """The directory of a stopped store."""
@@ -187,51 +233,6 @@ def _forget_everywhere(address: str, timeout_s: float, options: dict[str, Any]) 
         output.error(f"{why}: it still knows {address}; stop it and name its directory")
     if failed:
         raise click.exceptions.Exit(1)
-
-
-DESK_DIRECTORY: Final = "dafka-data"
-
-
-@flags.exit_with_parent_option
-@flags.table_options(TowerOptions, MetricsOptions)
-def tower(**options: Any) -> None:
-    """Run a tower, through which nodes discover each other.
-
-    It prints READY, and its ports as JSON, when it serves. Ctrl-C stops it.
-    """
-    with (
-        flags.watching("tower", options) as watch,
-        dafka_core.Tower(**TowerOptions.declared_in(options)) as node,
-    ):
-        watch.add(node)
-        output.info(f"tower at {node.tower}; Ctrl-C stops it")
-        where = {"sub_port": node.sub_port, "pub_port": node.pub_port, "tower": node.tower}
-        serve_until_stopped(node, **where, **watch.facts)
-
-
-@flags.directory_option(default=DESK_DIRECTORY)
-@flags.exit_with_parent_option
-@flags.table_options(*STORE_TABLES, TowerOptions, without=("tower",))
-def up(*, directory: str, **options: Any) -> None:
-    """Run a tower and a store in one process: a cluster for development.
-
-    It prints READY, and their addresses as JSON, when it serves. Ctrl-C stops it.
-    """
-    check_extensions(options)
-    stored = StoreOptions.declared_in(options) | {"announce": False}
-    with (
-        flags.watching("tower and store", options) as watch,
-        dafka_core.Tower(**TowerOptions.declared_in(options)) as hub,
-        dafka_core.Store(directory, **stored | {"tower": hub.tower}) as node,
-        extended(node, options) as (nodes, facts),
-    ):
-        watch.add(hub, node, *nodes)
-        node.announce()
-        output.info(f"tower at {hub.tower}, store in {directory}; Ctrl-C stops both")
-        output.info("in other terminals, unless this is the default tower:")
-        output.info(f"  export DAFKA_TOWER={hub.tower}")
-        where = {"tower": hub.tower, "address": node.address, "dir": directory}
-        serve_until_stopped(node, **where, flight=node.locations, **facts, **watch.facts)
 
 
 _ADDRESS: Final = re.compile(r"[0-9A-F]{32}")

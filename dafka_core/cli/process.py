@@ -25,7 +25,7 @@ from dafka_core.cli import output
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import nearest_name
 from dafka_core.system.closing import check_threads
-from dafka_core.system.files import raise_limit
+from dafka_core.system.files import raise_open_files_limit
 
 if TYPE_CHECKING:
     import click
@@ -263,7 +263,7 @@ def run(arguments: Sequence[str] | None, load_app: Callable[[], click.Command]) 
     settle()
     output.begin()
     keep_freed_memory()
-    raise_limit()  # each peer needs some descriptors
+    raise_open_files_limit()  # each peer needs some descriptors
     try:
         check_threads()
         signals.handle()

@@ -163,6 +163,7 @@ class SecurityOptions(Options):
 
 TOWER_ENVIRONMENT: Final = "DAFKA_TOWER"
 
+LOOPBACK: Final = "127.0.0.1"
 AUTO_HOST: Final = "auto"  # for `host`: the address from which this machine reaches the towers
 FLIGHT_OFF: Final = "off"  # for `flight_port`: the store is reached over the mesh only
 C_LAYOUT: Final = "c"
@@ -308,7 +309,7 @@ class NodeOptions(SecurityOptions):
         parse=parse_towers,
     )
     host: str = option(
-        "127.0.0.1",
+        LOOPBACK,
         "address to bind to and to announce; `auto`: that from which this machine reaches the "
         "towers",
         parse=parse_host,
@@ -495,9 +496,6 @@ class TowerOptions(SecurityOptions):
     pub_address: str = option(
         "tcp://127.0.0.1:5557", "where nodes receive beacons; port 0 lets the system choose"
     )
-
-
-LOOPBACK: Final = "127.0.0.1"
 
 
 def _parse_metrics(value: Any) -> str:

@@ -112,38 +112,22 @@ from dafka_core.storage.tables import Tables
 from dafka_core.system.closing import Closing
 from dafka_core.system.distribution import this_version
 
+T = TypeVar("T")
+
 Batches = Iterator[tuple[pa.RecordBatch, bytes]]  # batches with their metadata
 
 
-def check_log(context: ServerContext, request: CheckRequest, caller: Caller) -> Iterator[Checked]:
-    """Yield the damage of some partitions, or of data beside records."""
-    open_tables = partial(_open_tables, context)
-    done = Checked()
-    with context.backups.take(caller.is_gone):
-        parts = [check_partition(open_tables, tp) for tp in request.partitions]
-        if request.saved:
-            parts = [(check_saved(open_tables, each) for each in request.saved)]
-        for part in parts or [check_rest(open_tables)]:
-            for each in part:
-                context.check_wanted(caller)
-                done = done.plus(each)
-    yield done
+# -- gets ------------------------------------------------------------------------------------------
 
+MAX_SCANNED_BYTES: Final = 64 << 20
+"""Bytes scanned for one batch: a client receives something every tenth of a second or so, also if
+nothing matches."""
 
-def links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
-    """Yield the links of some partitions."""
-    open_tables = partial(_open_tables, context)
-    for tp in request.partitions:
-        found = links_of(open_tables, tp, newest=request.newest)
-        for part in limits.parts(found, limits.HEADS_PER_RESULT):
-            context.check_wanted(caller)
-            yield FoundLinks(part)
-    yield FoundLinks(())  # the end, also without links
+PIECE_BYTES: Final = 8 << 20
+"""Bytes scanned between two checks that the client still waits: some milliseconds' work, and some
+seconds' for the slowest conditions.  Pieces of 1 MiB would double the time of a scan."""
 
-
-def _open_tables(context: ServerContext) -> AbstractContextManager[Tables]:
-    context.check_open()
-    return context.log.snapshot()
+MAX_SCANNED_BLOCKS: Final = 64  # small blocks cost more than their size
 
 
 def _backup_batches(
@@ -249,17 +233,6 @@ def _streamed(context: ServerContext, stream: WatchedStream, batches: Batches) -
                 stream.go_on()
 
 
-MAX_SCANNED_BYTES: Final = 64 << 20
-"""Bytes scanned for one batch: a client receives something every tenth of a second or so, also if
-nothing matches."""
-
-PIECE_BYTES: Final = 8 << 20
-"""Bytes scanned between two checks that the client still waits: some milliseconds' work, and some
-seconds' for the slowest conditions.  Pieces of 1 MiB would double the time of a scan."""
-
-MAX_SCANNED_BLOCKS: Final = 64  # small blocks cost more than their size
-
-
 class _Get:
     """One get, and its progress: the number of the range to continue, and the offset in it."""
 
@@ -342,8 +315,6 @@ class _Get:
 TURN_S: Final = 0.1
 """Wait of a watch beyond the limit.  A refused client asks again and again, as often as it likes,
 so it is refused soon."""
-
-T = TypeVar("T")
 
 
 def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
@@ -559,6 +530,35 @@ def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> I
     yield Deleted(*context.delete_topic(request.topic))
 
 
+def _check(context: ServerContext, request: CheckRequest, caller: Caller) -> Iterator[Checked]:
+    open_tables = partial(_open_tables, context)
+    done = Checked()
+    with context.backups.take(caller.is_gone):
+        parts = [check_partition(open_tables, tp) for tp in request.partitions]
+        if request.saved:
+            parts = [(check_saved(open_tables, each) for each in request.saved)]
+        for part in parts or [check_rest(open_tables)]:
+            for each in part:
+                context.check_wanted(caller)
+                done = done.plus(each)
+    yield done
+
+
+def _links(context: ServerContext, request: LinksRequest, caller: Caller) -> Iterator[FoundLinks]:
+    open_tables = partial(_open_tables, context)
+    for tp in request.partitions:
+        found = links_of(open_tables, tp, newest=request.newest)
+        for part in limits.parts(found, limits.HEADS_PER_RESULT):
+            context.check_wanted(caller)
+            yield FoundLinks(part)
+    yield FoundLinks(())  # the end, also without links
+
+
+def _open_tables(context: ServerContext) -> AbstractContextManager[Tables]:
+    context.check_open()
+    return context.log.snapshot()
+
+
 def _done(context: ServerContext, future: Future[None]) -> Done:
     """Wait for the disk, even if the client has gone meanwhile."""
     while not wait([future], POLL_S).done:
@@ -585,8 +585,8 @@ ACTIONS: Final[dict[str, Action]] = {
         Action(DeleteRequest, administers, _delete, changes=True),
         Action(StagedRequest, knows, _staged),
         Action(LeaseRequest, reads, _lease),
-        Action(CheckRequest, administers, check_log),
-        Action(LinksRequest, administers, links),
+        Action(CheckRequest, administers, _check),
+        Action(LinksRequest, administers, _links),
         Action(SpaceRequest, anything, lambda context, *_: [context.log.space()]),
         Action(PeersRequest, administers, lambda context, *_: [Peers(tuple(context.peers()))]),
         Action(StoresRequest, anything, lambda context, *_: context.store_locations()),

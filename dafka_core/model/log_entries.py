@@ -252,7 +252,9 @@ class Deletion(NamedTuple):
         return self.before >= other.before and self.life >= other.life
 
 
-def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iterator[bytes]:
+def packed_deletions(
+    infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int
+) -> Iterator[bytes]:
     """Encode the deletion of a topic's partitions, up to their present ends, as records."""
     rows = min(max(limit_bytes // _ROW_BYTES - 1, 1), MAX_ROWS)
     for start in range(0, len(infos), rows):
@@ -261,8 +263,8 @@ def packed(infos: Sequence[PartitionInfo], at_us: int, limit_bytes: int) -> Iter
         yield _DeletionRecord(part[0].topic, at_us, partitions).packed()
 
 
-def parsed(content: bytes) -> list[Deletion]:
-    """Decode one record, the inverse of ``packed``; raise ValueError if it is invalid."""
+def parsed_deletions(content: bytes) -> list[Deletion]:
+    """Decode one record, the inverse of ``packed_deletions``; raise ValueError if it is invalid."""
     try:
         record = _DeletionRecord.parse(content)
     except InvalidRequestError as error:

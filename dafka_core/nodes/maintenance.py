@@ -1,4 +1,7 @@
-"""Background work of a store: merging, healing, deletions, retention, archiving and usage scans."""
+"""Background work of a store: merging, healing, deletions, retention, archiving and usage scans.
+
+Each kind has a section with its thread, or the part of one that does it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from dafka_core.errors import (
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import MAX_END, MAX_EPOCHS, MAX_LIFE, EpochId, History, known_until
-from dafka_core.model.log_entries import Deletion, packed, parsed
+from dafka_core.model.log_entries import Deletion, packed_deletions, parsed_deletions
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC, octets_of, quoted, text_of
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.timestamps import shown_time
@@ -104,6 +107,8 @@ class LogThread(ProcessBound):
         return self._log.quiet_s < QUIET_S
 
 
+# -- merging, and staged records -------------------------------------------------------------------
+
 PILED_UP: Final = 512
 """With this number of small blocks merging does not wait: reading them would cost more."""
 
@@ -160,6 +165,8 @@ class MergeThread(LogThread):
             return QUIET_S if busy else IDLE_S
         return (time.monotonic() - started_s) * (1 / MERGE_BUSY_SHARE - 1) if busy else 0.0
 
+
+# -- damaged records -------------------------------------------------------------------------------
 
 HEAL_S: Final = 10.0  # the longest wait for another store's next records
 
@@ -273,7 +280,9 @@ class HealThread(LogThread):
         return damaged
 
 
-WRITE_S: Final = 30.0  # time for the disk to write the record of a deletion
+# -- deletions of topics ---------------------------------------------------------------------------
+
+DELETION_WRITE_S: Final = 30.0  # time for the disk to write the record of a deletion
 
 
 class Deletions:
@@ -307,8 +316,8 @@ class Deletions:
         named = [each for each in infos if each.tp not in ended]
         named += [PartitionInfo(*tp, 0, MAX_END, MAX_LIFE) for tp in sorted(ended)]
         if named:
-            contents = packed(named, self._log.now_us(), self._append_queue.limit[0])
-            self._append_queue.append(self._own, [*contents], timeout_s=WRITE_S)
+            contents = packed_deletions(named, self._log.now_us(), self._append_queue.limit[0])
+            self._append_queue.append(self._own, [*contents], timeout_s=DELETION_WRITE_S)
             self.apply()
         left = {info.tp: info.earliest for info in self._log.partitions(topic)}
         gone = [left.get(info.tp, 0) - info.earliest for info in infos]
@@ -337,7 +346,7 @@ class Deletions:
             try:
                 for batch in self._log.batches(info.tp, start, info.end):
                     for offset, content in enumerate(batch.values, batch.offset):
-                        for each in _parsed_deletions(info.tp, offset, content):
+                        for each in _valid_deletions(info.tp, offset, content):
                             self._add(each)
                 self._read[info.tp] = info.end
             except StoreError as error:
@@ -374,17 +383,19 @@ class Deletions:
             _log.info(text, facts, extra={"event": "topic_deleted"})
 
 
-def _parsed_deletions(tp: TopicPartition, offset: int, content: bytes) -> list[Deletion]:
+def _valid_deletions(tp: TopicPartition, offset: int, content: bytes) -> list[Deletion]:
     try:
-        return parsed(bytes(content))
+        return parsed_deletions(bytes(content))
     except ValueError as error:
         _log.warning("%s, offset %d: %s; it is passed over", tp, offset, error)
         return []
 
 
-RULES: Final = "retention"  # the name of the note with rules set while the store ran
-INTERVAL_S: Final = 10.0  # interval of retention passes
-COMPARE_S: Final = 300.0  # interval of comparisons of the clock with those of other stores
+# -- retention -------------------------------------------------------------------------------------
+
+RULES_NOTE: Final = "retention"  # the name of the note with rules set while the store ran
+RETENTION_INTERVAL_S: Final = 10.0  # interval of retention passes
+COMPARE_CLOCKS_S: Final = 300.0  # interval of comparisons of the clock with those of other stores
 
 RETENTION_BUSY_SHARE: Final = 0.1
 """The largest share of the time for a pass, while records keep arriving."""
@@ -409,7 +420,7 @@ class RetentionThread(LogThread):
         self._compare_at = 0.0
         self._option_rules = retention.rules
         self._replacing = threading.Lock()
-        kept = log.notes(RULES).get(RULES)
+        kept = log.notes(RULES_NOTE).get(RULES_NOTE)
         self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
             retention.rules = _parsed_rules(text_of(kept))
@@ -438,7 +449,7 @@ class RetentionThread(LogThread):
             if previous is not None and previous != tuple(map(str, self.rules)):
                 return
             text = None if rules is None else octets_of(" ".join(map(str, rules)))
-            self._log.put_notes({RULES: text})
+            self._log.put_notes({RULES_NOTE: text})
             self.is_set = rules is not None
             self._retention.rules = self._option_rules if rules is None else rules
         _log_rules("retention goes by these rules from now on: %(rules)s", self.rules)
@@ -448,7 +459,7 @@ class RetentionThread(LogThread):
         before, now = self.given_up, time.monotonic()
         if now >= self._compare_at and any(rule.age_s is not None for rule in self.rules):
             self._log.clock.compare_stores(self._clocks_us())
-            self._compare_at = now + COMPARE_S
+            self._compare_at = now + COMPARE_CLOCKS_S
         try:
             if self._retention.rules:
                 self._run_steps(self._retention.steps())
@@ -457,7 +468,7 @@ class RetentionThread(LogThread):
             if count and not self._closed.is_set():
                 text = "retention: gave up %(records)d records"
                 _log.info(text, {"records": count}, extra={"event": "records_given_up"})
-        return INTERVAL_S
+        return RETENTION_INTERVAL_S
 
     def _run_steps(self, steps: Iterable[None]) -> None:
         started_s = time.monotonic()
@@ -487,9 +498,11 @@ def _log_rules(text: str, rules: Iterable[RetentionRule]) -> None:
     _log.info(text, facts, extra={"event": "retention_rules"})
 
 
-PAGE: Final = 10_000  # partitions scanned in one step
+# -- usage, for limits -----------------------------------------------------------------------------
 
-SHARE: Final = 0.02
+SCAN_PARTITIONS: Final = 10_000  # partitions scanned in one step
+
+SCAN_SHARE: Final = 0.02
 """Share of the time for scans: the next one starts after fifty times the last one's duration."""
 
 
@@ -535,7 +548,7 @@ class UsageScan:
         if self._limits.counts_bytes:
             yield from self._measure(infos, usage)
         self._scanned = state
-        self._due = time.monotonic() + (time.monotonic() - began) / SHARE
+        self._due = time.monotonic() + (time.monotonic() - began) / SCAN_SHARE
         self._call_soon(lambda now: self._role.on_scan(usage))
 
     def _measure(self, infos: list[PartitionInfo], usage: Usage) -> Iterator[None]:
@@ -568,7 +581,7 @@ def usage_at_start(log: Log, limits: StoreLimits) -> Usage:
 
 def _counted(log: Log, limits: StoreLimits, usage: Usage) -> Iterator[list[PartitionInfo]]:
     after = None
-    while found := log.partitions_after(None, after, PAGE):
+    while found := log.partitions_after(None, after, SCAN_PARTITIONS):
         for info in found:
             if info.earliest < info.end:
                 usage.topics[info.topic] += 1
@@ -577,14 +590,16 @@ def _counted(log: Log, limits: StoreLimits, usage: Usage) -> Iterator[list[Parti
         after = found[-1].tp
 
 
-FILE_BYTES: Final = 64 << 20
+# -- archiving -------------------------------------------------------------------------------------
+
+ARCHIVED_BYTES: Final = 64 << 20
 """Waiting records of a partition are archived at about this size, or when their day is over."""
 
 
 class LogArchiver:
     """Archives records before the log deletes them, in a directory that stores may share.
 
-    Records go to the archive in few files: a day of a partition at a time, or ``FILE_BYTES`` if
+    Records go to the archive in few files: a day of a partition at a time, or ``ARCHIVED_BYTES`` if
     that is less. Until then the store keeps records that its rules would delete.  For one thread.
 
     Attributes:
@@ -666,7 +681,7 @@ class LogArchiver:
         with self._log.snapshot() as snapshot:
             sizes = snapshot.record_sizes(info.tp, first, before) or [0]
             last_us = snapshot.newest_us(info.tp, before)
-        if (before - first) * sum(sizes) / len(sizes) >= FILE_BYTES:
+        if (before - first) * sum(sizes) / len(sizes) >= ARCHIVED_BYTES:
             return before
         last_day_us = last_us // DAY_US * DAY_US
         next_day = self._log.offset_for_time(info.tp, last_day_us + DAY_US)
@@ -707,6 +722,8 @@ def _check_history(tp: TopicPartition, history: History, life: EpochId, end: int
     if known < end:
         raise HistoryChangedError(*tp, known, None, CHANGED, end)
 
+
+# -- queries that retention waits for --------------------------------------------------------------
 
 WILDCARDS: Final = frozenset("*?[")
 

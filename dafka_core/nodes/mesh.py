@@ -31,7 +31,7 @@ from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import RECORDS, MeshTraffic
+from dafka_core.nodes.sockets import INVALID_RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.codec import BulkDecoder, encode
@@ -42,7 +42,7 @@ from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
 from dafka_core.security.permissions import Permissions
 from dafka_core.system.closing import ProcessBound, check_process
-from dafka_core.system.files import raise_limit
+from dafka_core.system.files import raise_open_files_limit
 
 LINGER_MS: Final = 200  # time for the last messages to leave when a node ends
 
@@ -71,7 +71,7 @@ class Mesh(ProcessBound):
         self._stopping = False
         self._decoder = BulkDecoder()
         self.traffic = MeshTraffic(f"{kind} {role.address}")
-        raise_limit()
+        raise_open_files_limit()
         with contextlib.ExitStack() as made:
             # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up
             # to a millisecond after its peer has received, and a lost wake costs a whole second.
@@ -347,7 +347,7 @@ class Mesh(ProcessBound):
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
         if invalid_count := self._decoder.invalid_count - invalid_before:
-            self.traffic.refuse(RECORDS, count=invalid_count)
+            self.traffic.refuse(INVALID_RECORDS, count=invalid_count)
         for frames in others:
             message = self.traffic.admitted(sender, frames)
             if message is None:

@@ -5,7 +5,7 @@
 | ``close``, or the end of a ``with`` block | the node is closed, and errors are raised |
 | the application drops an open node | a thread of its own closes it, since closing waits |
 | a signal's handler closes a producer whose lock its thread holds | so, too |
-| the process ends | open producers are closed, side by side, and these threads awaited |
+| the process ends | open producers are closed, side by side, and all such threads awaited |
 | a child is forked | it forgets its parent's nodes |
 
 An error that no caller can receive is logged, and sets the exit code: records may be lost.
@@ -19,7 +19,6 @@ unlocked lock" instead.  Here a waiting thread holds no lock, and waits in one C
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import sys
@@ -27,8 +26,8 @@ import threading
 import time
 import warnings
 from _thread import start_new_thread
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import Final, ParamSpec, TypeVar
@@ -39,6 +38,9 @@ from dafka_core.system.closing import ProcessBound, check_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+# -- threads that wait -----------------------------------------------------------------------------
 
 
 def weakly(method: Callable[P, T], gone: T) -> Callable[P, T]:
@@ -82,7 +84,7 @@ class InterruptibleCondition:
                 remaining_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if found or remaining_s <= 0:
                     return found
-                with contextlib.suppress(Empty):
+                with suppress(Empty):
                     woken.get(timeout=remaining_s)
         finally:
             self._waiting.discard(wake)
@@ -99,7 +101,7 @@ class InterruptibleCondition:
 
         def wake() -> None:
             # A coroutine dropped when its event loop was closed waits no more.
-            with contextlib.suppress(RuntimeError):
+            with suppress(RuntimeError):
                 if not woken.is_set():
                     loop.call_soon_threadsafe(woken.set)
 
@@ -159,6 +161,8 @@ class NodeThread:
             self._changed.notify()
 
 
+# -- nodes and their end ---------------------------------------------------------------------------
+
 EXIT_FAILED: Final = 1
 
 _AFTER_POOLS: Final = -100
@@ -192,10 +196,11 @@ class Node(ProcessBound):
             warnings.warn(text, ResourceWarning, 2, source=self)
 
 
-_leaving: set[Node] = set()  # nodes that threads of their own close
+_leaving: list[Node] = []  # nodes that are being closed, once for each thread that does so
 _closed: Final = InterruptibleCondition()  # notified when one of them is closed
 _ending: WeakSet[Node] = WeakSet()  # nodes to close at the end of the process
 _lost: Final = threading.Event()  # set if records may be lost and no caller got an error
+_exiting: Final = threading.Event()  # set when the process ends
 _finalizers: list[object] = []
 
 
@@ -211,14 +216,29 @@ def close_at_exit(node: Node) -> None:
         _finalizers.append(Finalize(None, _end_child, exitpriority=_AFTER_POOLS))
 
 
+@contextmanager
+def closing(node: Node) -> Iterator[None]:
+    """Let the end of the process wait for this thread, which may be a daemon, to close the node."""
+    _leaving.append(node)
+    try:
+        yield
+    except DafkaError as error:
+        if _exiting.is_set():  # the caller's thread may end before it can say so
+            _note_loss(error)
+        raise
+    finally:
+        _leaving.remove(node)
+        _closed.notify()
+
+
 def close_later(node: Node) -> None:
     """Close the node in a thread of its own, for which the end of the process waits."""
-    _leaving.add(node)
+    _leaving.append(node)
     try:
         # Not a Thread: its ``start`` needs a lock that the interrupted thread may hold.
         start_new_thread(_close_leaving, (node,))
     except RuntimeError:
-        _leaving.discard(node)
+        _leaving.remove(node)
         raise
 
 
@@ -231,19 +251,24 @@ def _end(node: Node, started_s: float) -> None:
     try:
         node.end(started_s=started_s)
     except DafkaError as error:
-        logging.getLogger("dafka").error("%s", error)
-        _lost.set()
+        _note_loss(error)
+
+
+def _note_loss(error: DafkaError) -> None:
+    logging.getLogger("dafka").error("%s", error)
+    _lost.set()
 
 
 def _close_leaving(node: Node) -> None:
     try:
         _end(node, time.monotonic())
     finally:
-        _leaving.discard(node)
+        _leaving.remove(node)
         _closed.notify()
 
 
 def _end_all() -> None:
+    _exiting.set()
     started_s = time.monotonic()  # one timeout for all: their loops run in parallel
     for node in tuple(_ending):
         _end(node, started_s)
@@ -273,7 +298,7 @@ class _FailingExit:
 
 
 def _forget_parents_nodes() -> None:
-    for nodes in (_leaving, _ending, _finalizers, _lost):
+    for nodes in (_leaving, _ending, _finalizers, _lost, _exiting):
         nodes.clear()
 
 

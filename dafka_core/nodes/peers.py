@@ -42,9 +42,9 @@ from dafka_core.nodes.connection_quotas import (
 )
 from dafka_core.nodes.security import RefusedNodeError, Security
 from dafka_core.nodes.sockets import (
-    BEACON,
     FORBIDDEN,
     HANDSHAKE_FAILED,
+    INVALID_BEACON,
     AddressFamily,
     MeshTraffic,
     close_watched,
@@ -59,7 +59,7 @@ from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
 from dafka_core.protocol.role import PeerNews
 from dafka_core.security.permissions import Permissions
 from dafka_core.security.throttles import LogThrottle
-from dafka_core.system.files import soft_limit
+from dafka_core.system.files import open_files_limit
 from dafka_core.system.hosts import HostPort, numeric_host
 
 AWAY_S: Final = 15.0
@@ -378,7 +378,7 @@ class Peers:
         try:
             beacon, is_other_key = self._security.announced(now, frames, self._own)
         except ProtocolError as error:
-            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else BEACON
+            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else INVALID_BEACON
             self._traffic.refuse(reason, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
@@ -450,7 +450,7 @@ class Peers:
             except zmq.ZMQError:  # no free file descriptor: its next beacon announces it anew
                 if self._throttle.is_new("files"):
                     text = "no connection to a peer at %s: all %d files are open (ulimit -n)"
-                    _log.error(text, endpoint, soft_limit())
+                    _log.error(text, endpoint, open_files_limit())
                 del self.table[endpoint]
                 self._forget(endpoint)
 

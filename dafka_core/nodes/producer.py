@@ -48,7 +48,7 @@ from dafka_core.model.timestamps import WallClock
 from dafka_core.model.values import Values
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
-from dafka_core.nodes.node import Node, close_at_exit, close_later, ends_well
+from dafka_core.nodes.node import Node, close_at_exit, close_later, closing, ends_well
 from dafka_core.nodes.peers import CONNECT_S
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.protocol.producer_role import ProducerRole
@@ -286,7 +286,8 @@ class Producer(Node):
         Raises:
             NotAcknowledgedError: records are not acknowledged; it counts them.
         """
-        self.end(started_s=time.monotonic())
+        with closing(self):
+            self.end(started_s=time.monotonic())
 
     def end(self, *, started_s: float) -> None:
         """Close, with a ``close_timeout_s`` that began at ``started_s``."""

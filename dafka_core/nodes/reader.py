@@ -108,12 +108,12 @@ class Reader(Node):
         """
         if isinstance(topics, str | bytes):  # a collection of its letters
             raise ConfigError("topics", topics, "must be a list of topics")
-        directory, names = self.role.directory, tuple(topics or ())
+        names = tuple(topics or ())  # once: it may be an iterator
         for topic in names:
             check_argument("topic", topic, check_topic)
         check_argument("topics", names, check_topics)
-        query = self.mesh.query(directory, timeout_s, HeadsQuery, names)
-        wanted = {tp.topic for tp in query.heads} if topics is None else set(topics)
+        query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, names)
+        wanted = {tp.topic for tp in query.heads} if topics is None else set(names)
         return [info for info in sorted(query.heads.values()) if info.topic in wanted]
 
     def times(

@@ -56,6 +56,8 @@ from dafka_core.system.hosts import address_of, parse_endpoint
 
 _log = logging.getLogger("dafka.mesh")
 
+# -- sockets and bursts ----------------------------------------------------------------------------
+
 FAMILY_S: Final = 0.5  # for connecting to a name by one family: some attempts, 0.1 s apart
 HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
 IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
@@ -379,10 +381,10 @@ def send_packed(socket: Socket, message: OutgoingBatch) -> None:
 
 # -- counters --------------------------------------------------------------------------------------
 
-MESSAGE, RECORDS, BEACON = "message", "records", "beacon"
+INVALID_MESSAGE, INVALID_RECORDS, INVALID_BEACON = "message", "records", "beacon"
 FORBIDDEN: Final = "forbidden"
 
-REASONS: Final = (MESSAGE, RECORDS, BEACON, FORBIDDEN)
+REFUSAL_REASONS: Final = (INVALID_MESSAGE, INVALID_RECORDS, INVALID_BEACON, FORBIDDEN)
 """Reasons for refusing frames: invalid message, invalid records, invalid beacon, not allowed by the
 sender's key."""
 
@@ -443,7 +445,7 @@ class MeshTraffic:
         try:
             message = decode(frames)
         except ProtocolError as error:
-            self.refuse(MESSAGE, str(error))
+            self.refuse(INVALID_MESSAGE, str(error))
             return None
         if sender is not EVERYBODY and (why := refusal(sender, message)):
             self.refuse(FORBIDDEN, why)

@@ -41,14 +41,14 @@ SLOW_S: Final = 1.0
 """A group that takes longer is slow: a healthy disk takes some milliseconds, and every producer
 waits for it."""
 
-CHECK_S: Final = 10.0  # interval of checks of the free space
+CHECK_SPACE_S: Final = 10.0  # interval of checks of the free space
 
 LOW_SHARE: Final = 0.05
 LOW_BYTES: Final = 1 << 30
 """A disk is nearly full if less than this share, and less than this size, is free.  Both: a share
 of a large disk is a lot, and a small disk never has this size."""
 
-MAX_TOPICS: Final = 1_000  # topics counted separately; others are counted under ``OTHER``
+MAX_COUNTED_TOPICS: Final = 1_000  # topics counted separately; others are counted under ``OTHER``
 
 OTHER: Final = "other"
 
@@ -102,7 +102,7 @@ class DiskWatch:
         self.full: DiskFullError | None = None
         self._throttle = LogThrottle()
         self._slow_logged_count = 0
-        self._checked_at = -CHECK_S
+        self._checked_at = -CHECK_SPACE_S
 
     def begin(self) -> None:
         """Note that a group is being written."""
@@ -146,7 +146,7 @@ class DiskWatch:
         count, size_bytes = batch.count, batch.values.size_bytes
         self.records += count
         self.bytes += size_bytes
-        is_counted = batch.tp.topic in self.topics or len(self.topics) < MAX_TOPICS
+        is_counted = batch.tp.topic in self.topics or len(self.topics) < MAX_COUNTED_TOPICS
         counts = self.topics.setdefault(batch.tp.topic if is_counted else OTHER, [0, 0])
         counts[0] += count
         counts[1] += size_bytes
@@ -164,7 +164,7 @@ class DiskWatch:
 
     def check_space(self, now: float) -> None:
         """Log a nearly full disk, if a check is due."""
-        if now - self._checked_at < CHECK_S:
+        if now - self._checked_at < CHECK_SPACE_S:
             return
         self._checked_at = now
         try:
@@ -183,7 +183,7 @@ class DiskWatch:
 
 # -- the loop and the log writer -------------------------------------------------------------------
 
-CHECK_INTERVAL_S: Final = 1.0
+CHECK_LOG_S: Final = 1.0
 """Interval at which an idle writer checks that the log exists and can be read.  A failure must be
 noticed soon: readers keep sending requests."""
 
@@ -288,7 +288,7 @@ class LogWriter(ProcessBound):
     def _next_group(self) -> list[LogEntry] | None:
         """Return entries to write, an empty list after an idle time, or None to end."""
         try:
-            return self._groups.get(timeout=CHECK_INTERVAL_S)
+            return self._groups.get(timeout=CHECK_LOG_S)
         except Empty:
             return []
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.names import escape
-from dafka_core.nodes.sockets import BEACON, REASONS, MeshTraffic
+from dafka_core.nodes.sockets import INVALID_BEACON, REFUSAL_REASONS, MeshTraffic
 from dafka_core.nodes.store_loop import OTHER, Disk
 from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, Severity, problem
@@ -70,8 +70,8 @@ class Reading:
     def refused_frames(self) -> dict[str, int]:
         """Refused frames by reason."""
         if self.kind == "tower":
-            return {BEACON: self.relay.invalid_count}
-        return {reason: self.mesh.traffic.refused[reason] for reason in REASONS}
+            return {INVALID_BEACON: self.relay.invalid_count}
+        return {reason: self.mesh.traffic.refused[reason] for reason in REFUSAL_REASONS}
 
     @property
     def silent_towers(self) -> dict[str, float]:
@@ -444,10 +444,10 @@ def of_kind(kind: str) -> list[Metric]:
 
 # -- totals of topics ------------------------------------------------------------------------------
 
-SHARE: Final = 0.01
+SUM_SHARE: Final = 0.01
 """Maximum share of the time for summing: the next sum is due after 100 times the last duration."""
 
-PAGE: Final = 10_000  # partitions read per step
+SUM_PARTITIONS: Final = 10_000  # partitions read per step
 
 
 class Total(NamedTuple):
@@ -473,19 +473,19 @@ class TopicTotals:
         if number != self._number and now >= self._due:
             self._totals, self._number = self._summed(), number
             took_s = self._clock() - now
-            self._due = now + took_s / SHARE
+            self._due = now + took_s / SUM_SHARE
         return self._totals
 
     def _summed(self) -> dict[str, Total]:
         totals: dict[str, Total] = {}
-        found = self._log.partitions_after(None, None, PAGE)
+        found = self._log.partitions_after(None, None, SUM_PARTITIONS)
         while found:
             for each in found:
                 if each.end:
                     partitions, records = totals.get(each.topic, Total())
                     records += each.end - each.earliest
                     totals[each.topic] = Total(partitions + 1, records)
-            found = self._log.partitions_after(None, found[-1].tp, PAGE)
+            found = self._log.partitions_after(None, found[-1].tp, SUM_PARTITIONS)
         return totals
 
 

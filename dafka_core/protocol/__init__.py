@@ -2,8 +2,8 @@
 
 ``messages`` are objects that cannot be invalid; ``codec`` turns them into frames and back, in both
 layouts, by the kinds of ``fields``.  ``timing`` has all times, and ``limits`` the limits of several
-modules, with their reasons.  A role (``role``) decides
-for one node: ``producer_role``, ``store_role`` and ``consumer_role``, also of readers.
+modules, with their reasons.  A role (``role``) decides for one node: ``producer_role``,
+``store_role`` and ``consumer_role``, also of readers.
 
 A consumer learns that it missed a record when a later record or a head (HEAD, DIRECT-HEAD,
 HEADS-REPLY) raises the known end of a partition above the next record (``partition_fetcher``).  It

@@ -219,6 +219,8 @@ class PartitionFetcher:
             self.kept.insert(position, batch)
 
 
+# -- of consumers and readers ----------------------------------------------------------------------
+
 Delivered = RecordBatch | RecordTooLargeError | HistoryChangedError
 
 

@@ -41,6 +41,8 @@ from dafka_core.protocol.partition_fetcher import PartitionFetcher
 from dafka_core.protocol.role import Outgoing, OutgoingBatch
 from dafka_core.protocol.store_directory import KnownStores
 
+# -- one partition ---------------------------------------------------------------------------------
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class StorePartition(PartitionFetcher):
@@ -142,6 +144,8 @@ class StorePartition(PartitionFetcher):
             self.durable = entry.start
 
 
+# -- histories of all partitions -------------------------------------------------------------------
+
 MAX_PROMISING: Final = 1_000  # promises in the disk's queue; requestors retry
 HOSTING_ACKS: Final = 1  # a client's records are acknowledged when the hosting store has them
 
@@ -187,7 +191,8 @@ class Histories:
         epoch = batch.epoch
         if epoch is None:
             return True
-        if not follows(partition.history, epoch, batch.offset):
+        # A life that has begun here, without a record yet, gives way to a newer one.
+        if not follows(prefix(partition.history, batch.offset), epoch, batch.offset):
             self.differs(partition, epoch.life)
             return False
         self.begin(partition, epoch)
@@ -196,7 +201,7 @@ class Histories:
     def begin(self, partition: StorePartition, epoch: Epoch | None) -> None:
         """Continue the partition with an epoch."""
         if epoch is not None and epoch not in partition.history[-1:]:
-            partition.history = with_epoch(partition.history, epoch)
+            partition.history = with_epoch(prefix(partition.history, epoch.start), epoch)
 
     def next_epoch(self, partition: StorePartition, given: Epoch) -> Epoch | None:
         """Return the epoch that begins a client's life at an offset; None if a newer one has."""
@@ -206,13 +211,13 @@ class Histories:
 
     def client_epoch(self, partition: StorePartition, offset: int) -> Epoch:
         """Return the epoch of clients' records from ``offset`` on, in this store's own life."""
-        newest = partition.newest
+        newest, history = partition.newest, prefix(partition.history, offset)
         known = partition.client_epoch
         # An unfinished one may belong to a refused commit: a later commit begins elsewhere.
-        if known is None or newest > known.life or known not in partition.history[-1:]:
+        if known is None or newest > known.life or known not in history[-1:]:
             number = max(newest.number + 1, self.least_number)
             life = EpochId(number, self.hosting_id, HOSTING_ACKS)
-            known = partition.client_epoch = Epoch(*life, offset, digest(partition.history))
+            known = partition.client_epoch = Epoch(*life, offset, digest(history))
         return known
 
     def ack(self, partition: StorePartition) -> list[Outgoing]:
@@ -313,6 +318,9 @@ class Histories:
     def deadline(self) -> float:
         """Return the time of the next question or notification."""
         return self._due if self._to_compare or self._to_fence else inf
+
+
+# -- records that others have trimmed, or that clients write here ----------------------------------
 
 
 class TrimmedGaps:

@@ -17,8 +17,7 @@ partitions of a long offset, or of one with names that are not plain text, are `
 - ``lives``, if the partitions' producers have lives (``dafka_core.model.epochs``), holds the newest
   life at the time of planning.  A store compares it with its own history.
 - ``begun`` is the start time of a query that started at ``latest`` or at a time, in microseconds
-  since the epoch UTC.
-  Partitions that appear later are read from there on.
+  since the epoch UTC.  Partitions that appear later are read from there on.
 - ``version`` covers this format and the rule that cuts a batch into tasks
   (``offset_ranges.plan_input_partitions``), as a repeated batch must have the same tasks.
 
@@ -193,7 +192,9 @@ def flat(
 
 # -- the packed text -------------------------------------------------------------------------------
 
-MAX_BYTES: Final = 1 << 28  # unpacked, of some millions of partitions; a larger text is an attack
+MAX_UNPACKED_BYTES: Final = (
+    1 << 28
+)  # unpacked, of some millions of partitions; a larger text is an attack
 PACKED_PARTITIONS: Final = 100  # that are packed; people can read offsets of fewer
 
 _SIZE: Final = struct.Struct("<I")
@@ -226,7 +227,7 @@ def pack(positions: Positions, start: Positions, lives: Lives) -> str:
     return base64.b85encode(zlib.compress(b"".join(parts))).decode("ascii")
 
 
-def unpack(text: str, max_bytes: int = MAX_BYTES) -> Unpacked:
+def unpack(text: str, max_bytes: int = MAX_UNPACKED_BYTES) -> Unpacked:
     """Return the offsets of a text; raise ValueError if it is invalid or too large unpacked."""
     try:
         unpacking = zlib.decompressobj()

@@ -274,9 +274,9 @@ class BlockMerger:
 
 # -- compression -----------------------------------------------------------------------------------
 
-SCAN_INTERVAL_S: Final = 30.0  # interval between two scans of all partitions
+COLD_SCAN_INTERVAL_S: Final = 30.0  # interval between two scans of all partitions
 
-MOST_BYTES: Final = 64 << 20
+MAX_COMPRESSIBLE_BYTES: Final = 64 << 20
 """A larger block has one very large record, and stays uncompressed: compression takes memory."""
 
 
@@ -321,7 +321,7 @@ class BlockCompressor:
         if not any(rule.codec != NONE for rule in self.rules):
             return False
         if not self._waiting:
-            if time.monotonic() - self._scanned_s < SCAN_INTERVAL_S:
+            if time.monotonic() - self._scanned_s < COLD_SCAN_INTERVAL_S:
                 return False
             self._scanned_s = time.monotonic()
             self._scan()
@@ -386,7 +386,7 @@ class BlockCompressor:
         head, size_bytes = header_of(packed), plain_size(packed)
         if head.newest_us > self._now_us() - self._after_us:
             return None
-        if head.codec == PLAIN and SMALL_BLOCK_BYTES <= size_bytes <= MOST_BYTES:
+        if head.codec == PLAIN and SMALL_BLOCK_BYTES <= size_bytes <= MAX_COMPRESSIBLE_BYTES:
             unique = Block.parse(packed).head
             return _Cold(head.records, unique, size_bytes, compressed(packed, number))
         return _Cold(head.records, b"", size_bytes, None)

@@ -217,7 +217,7 @@ class Environment(ProcessBound):
 
 # -- changed partitions ----------------------------------------------------------------------------
 
-MAX_KEPT: Final = 10_000
+MAX_KEPT_CHANGES: Final = 10_000
 """Number of partitions with a remembered change: as many as one answer names."""
 
 Topics = frozenset[str] | None  # the topics of a watcher; None for all
@@ -256,7 +256,7 @@ class HeadChanges:
             for tp in changed:
                 self._numbers[tp] = self.number
                 self._numbers.move_to_end(tp)
-            while len(self._numbers) > MAX_KEPT:
+            while len(self._numbers) > MAX_KEPT_CHANGES:
                 _, self._forgotten = self._numbers.popitem(last=False)
             if wakes and self._watchers:
                 topics = {tp.topic for tp in changed}

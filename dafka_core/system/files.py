@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -10,7 +9,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
 
@@ -199,13 +198,13 @@ class PrivateFile(Generic[T]):
 # -- the limit of open files, of which each peer uses two or more ----------------------------------
 
 
-def soft_limit() -> int:
+def open_files_limit() -> int:
     """Return the process's soft limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
-def raise_limit() -> None:
+def raise_open_files_limit() -> None:
     """Raise the process's soft limit of open files to the hard one.
 
     The soft limit is for programs with ``select()``, which breaks at descriptors above 1,023.
@@ -213,5 +212,5 @@ def raise_limit() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # some systems have a lower maximum
+        with suppress(OSError, ValueError):  # some systems have a lower maximum
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

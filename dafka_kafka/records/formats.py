@@ -68,11 +68,12 @@ from dafka_kafka.records.record_columns import (
     read_varint,
 )
 
+# -- batches and their columns ---------------------------------------------------------------------
+
 NO_TIMESTAMP: Final = -1  # the milliseconds of a record without a timestamp
 _US: Final = 1_000  # microseconds in a millisecond
 
 _MAX_MS: Final = 2**63 // _US - 1
-
 
 _APPEND_TIME: Final = 1 << 3
 _TRANSACTIONAL: Final = 1 << 4
@@ -177,12 +178,13 @@ def milliseconds(times: Longs | None, count: int) -> Longs:
     return np.repeat(stamps, times[:, 0])
 
 
+# -- a few records ---------------------------------------------------------------------------------
+
 # A few records are encoded and decoded one by one, which is quicker than by column. Consumers of
 # many quiet partitions get a record or two of each, and producers that wait for each record send
 # single ones.
 
-
-MOST: Final = 32  # with more records, columns are quicker
+MAX_FEW: Final = 32  # with more records, columns are quicker
 
 
 def decode_few(octets: Bytes, count: int) -> tuple[list[bytes], list[int]] | None:
@@ -240,7 +242,9 @@ def _varint(number: int) -> bytes:
 _SHORT: Final = [bytes((octet,)) for octet in range(0x80)]
 
 
-MAGIC: Final = 2
+# -- record batch v2 -------------------------------------------------------------------------------
+
+MAGIC_V2: Final = 2
 
 _HEAD: Final = struct.Struct(">qiibI")
 _COVERED: Final = struct.Struct(">hiqqqhii")
@@ -270,11 +274,11 @@ class OpenedBatch(NamedTuple):
     records: Bytes
 
 
-def is_plain(octets: Bytes) -> bool:
+def is_uncompressed(octets: Bytes) -> bool:
     """Return True if the bytes begin as a batch that is not compressed."""
     return (
         len(octets) > _RECORDS_AT
-        and octets[_MAGIC_AT] == MAGIC
+        and octets[_MAGIC_AT] == MAGIC_V2
         and not octets[_CODEC_AT] & CODEC_BITS
     )
 
@@ -292,7 +296,7 @@ def open_record_batch(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) ->
         raise corrupt_message(f"a record batch has {_RECORDS_AT} bytes at least, not {len(octets)}")
     octets = memoryview(octets)
     offset, length, leader_epoch, magic, checksum = _HEAD.unpack_from(octets)
-    if magic != MAGIC or length != len(octets) - _LENGTH_AT:
+    if magic != MAGIC_V2 or length != len(octets) - _LENGTH_AT:
         raise corrupt_message(f"{len(octets)} bytes are no batch of {length}, magic {magic}")
     if crc32c.crc32c(octets[_COVERED_AT:]) != checksum:
         raise corrupt_message("the CRC of a record batch is wrong")
@@ -324,7 +328,7 @@ def encode_record_batch(batch: RecordBatch) -> bytes:
 
 
 def _encoded(contents: Values, deltas: Longs) -> Bytes:
-    if len(contents) <= MOST:
+    if len(contents) <= MAX_FEW:
         values = contents.to_list()
         if not any(value.startswith(ENVELOPE) for value in values):
             return encode_few(values, deltas.tolist())
@@ -339,14 +343,16 @@ def _with_head(offset: int, records: Bytes, stamps: Longs) -> bytes:
     covered = _COVERED.pack(Codec.NONE, count - 1, *times, *_NO_PRODUCER, count)
     checksum = crc32c.crc32c(records, crc32c.crc32c(covered))
     length = _RECORDS_AT - _LENGTH_AT + len(records)
-    head = _HEAD.pack(offset, length, _NO_EPOCH, MAGIC, checksum)
+    head = _HEAD.pack(offset, length, _NO_EPOCH, MAGIC_V2, checksum)
     return b"".join((head, covered, records))
 
 
-V0: Final = 0
-V1: Final = 1
+# -- message sets v0 and v1 ------------------------------------------------------------------------
 
-MIN_SIZE: Final = 14  # size of a v0 message without key and value
+MAGIC_V0: Final = 0
+MAGIC_V1: Final = 1
+
+MIN_MESSAGE_BYTES: Final = 14  # size of a v0 message without key and value
 
 MAX_MESSAGES: Final = 250_000
 """Messages in a set, and in a compressed one: each takes about 300 bytes while it is decoded. A set
@@ -356,7 +362,7 @@ ENTRY: Final = struct.Struct(">qi")
 """Offset and size: the first fields of each message, and of record batch v2."""
 
 _CRC: Final = struct.Struct(">I")
-_HEADS: Final = {V0: struct.Struct(">bb"), V1: struct.Struct(">bbq")}
+_HEADS: Final = {MAGIC_V0: struct.Struct(">bb"), MAGIC_V1: struct.Struct(">bbq")}
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -394,7 +400,7 @@ def decode_message_set(
         for wrapper in run:
             if wrapper.value is None:
                 raise invalid_record("a compressed message set is null")
-            is_old = wrapper.magic == V0
+            is_old = wrapper.magic == MAGIC_V0
             inner = decompressed(codec, wrapper.value, left, broken_lz4=is_old)
             left -= len(inner)
             yield _batch(_unwrapped(wrapper, list(_messages(memoryview(inner)))), codec)
@@ -406,11 +412,11 @@ def _messages(octets: memoryview) -> Iterator[_Message]:
         count += 1
         if count > MAX_MESSAGES:
             raise too_large(f"more than {MAX_MESSAGES} messages")
-        if len(octets) - at < ENTRY.size + MIN_SIZE:
+        if len(octets) - at < ENTRY.size + MIN_MESSAGE_BYTES:
             raise corrupt_message("a message ends early")
         offset, size = ENTRY.unpack_from(octets, at)
         at += ENTRY.size
-        if not MIN_SIZE <= size <= len(octets) - at:
+        if not MIN_MESSAGE_BYTES <= size <= len(octets) - at:
             raise corrupt_message(f"a message cannot have {size} bytes here")
         yield _message(offset, octets[at : at + size])
         at += size
@@ -450,7 +456,7 @@ def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
         raise invalid_record("a compressed message set is empty, or of more than one version")
     if any(message.attributes & 7 for message in inner):
         raise invalid_record("a compressed message set is in another one")
-    if wrapper.magic == V0:  # v0: absolute offsets
+    if wrapper.magic == MAGIC_V0:  # v0: absolute offsets
         return inner
     # v1: they count from the set's first message, and the wrapper has the last one's offset, or 0
     # from some versions of librdkafka.
@@ -469,7 +475,7 @@ def _unwrapped(wrapper: _Message, inner: list[_Message]) -> list[_Message]:
 
 def _batch(messages: list[_Message], codec: Codec) -> KafkaBatch:
     first, keys = messages[0], [message.key for message in messages]
-    append_time = first.attributes & _APPEND_TIME if first.magic == V1 else 0
+    append_time = first.attributes & _APPEND_TIME if first.magic == MAGIC_V1 else 0
     return KafkaBatch(
         BatchHead(first.magic, codec | append_time),
         np.array([message.offset for message in messages], np.int64),
@@ -495,7 +501,7 @@ def encode_message_set(batch: RecordBatch, magic: int) -> bytes:
     rows = zip(range(batch.offset, batch.end), keys, values, stamps, strict=True)
     parts: list[bytes] = []
     for offset, key, value, stamp in rows:
-        start = head(magic, 0, stamp) if magic == V1 else head(magic, 0)
+        start = head(magic, 0, stamp) if magic == MAGIC_V1 else head(magic, 0)
         body = b"".join((start, *_lengthy(key), *_lengthy(value)))
         parts += (ENTRY.pack(offset, _CRC.size + len(body)), _CRC.pack(zlib.crc32(body)), body)
     return b"".join(parts)
@@ -503,6 +509,9 @@ def encode_message_set(batch: RecordBatch, magic: int) -> bytes:
 
 def _lengthy(part: bytes | None) -> tuple[bytes, bytes]:
     return _LENGTH.pack(-1 if part is None else len(part)), part or b""
+
+
+# -- any batches -----------------------------------------------------------------------------------
 
 
 def largest_batch(octets: Bytes) -> int:
@@ -532,12 +541,12 @@ def decode_batches(octets: Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> It
     first = at = 0  # complete messages of v0 and v1
     while len(octets) - at >= ENTRY.size:
         _, size = ENTRY.unpack_from(octets, at)
-        if size < MIN_SIZE:
+        if size < MIN_MESSAGE_BYTES:
             raise corrupt_message(f"no batch has {size} bytes")
         end = at + ENTRY.size + size
         if end > len(octets):
             break
-        if octets[at + _MAGIC_AT] >= MAGIC:
+        if octets[at + _MAGIC_AT] >= MAGIC_V2:
             yield from decode_message_set(octets[first:at], max_bytes)
             yield decode_record_batch(octets[at:end], max_bytes)
             first = end

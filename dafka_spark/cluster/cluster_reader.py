@@ -229,7 +229,9 @@ ClusterReader = Reader | NamedStoresReader | KnownStoresReader
 """Access to the stores of a cluster, by the methods of ``Reader`` that these have in common."""
 
 
-MAX_FILES: Final = 64  # one file for each mesh; the oldest ones are deleted
+# -- the file of known stores ----------------------------------------------------------------------
+
+MAX_STORES_FILES: Final = 64  # one file for each mesh; the oldest ones are deleted
 
 _written: Final[dict[str, tuple[float, frozenset[StoreLocation]]]] = {}
 """By mesh: when this process wrote the file, and the stores in it."""
@@ -252,7 +254,7 @@ def remember(tower: str, stores: Collection[StoreLocation]) -> None:
         packed = _StoresFile(tuple(sorted(new, key=lambda each: each.store))).packed()
         replace_file(directory / _file_name(tower), packed, 0o600)
         files = sorted(directory.iterdir(), key=lambda each: each.stat().st_mtime)
-        for oldest in files[:-MAX_FILES]:
+        for oldest in files[:-MAX_STORES_FILES]:
             oldest.unlink()
         _written[tower] = now, new
 
@@ -278,6 +280,8 @@ def _file_name(tower: str) -> str:
     # With the machine's name, because a local address means another tower on another machine.
     return f"{sha256(f'{tower} {this_machine()}'.encode()).hexdigest()[:32]}.json"
 
+
+# -- joining, and why no store answers -------------------------------------------------------------
 
 FIRST_TIMEOUT_S: Final = 1.0
 """A running tower answers earlier; after this time its ports are probed."""

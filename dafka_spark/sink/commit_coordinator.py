@@ -44,7 +44,11 @@ from dafka_spark.options import COUNT_BITS, SinkOptions
 from dafka_spark.sink.staging import WriterFactory, WrittenRange
 from dafka_spark.sink.store_session import PickedStore, StoreSession
 
+_log = logging.getLogger("dafka_spark")
+
 assert MAX_TRANSACTIONS < 1 << COUNT_BITS
+
+# -- applications and their versions ---------------------------------------------------------------
 
 ADDRESSES: Final = uuid.UUID("6f0c2c5e-5d0b-5c0e-9a55-0d6b1c7f3a46")
 """The namespace of the sink's partition addresses.  Never change it: queries find their partitions
@@ -76,8 +80,6 @@ _CHANGED: Final = (
     "has other rows a txnAppId or a txnVersion of its own; if this is a repetition, let the job "
     "have the same input as before"
 )
-
-_log = logging.getLogger("dafka_spark")
 
 Transactions = dict[TopicPartition, Transaction]
 
@@ -218,6 +220,8 @@ class Application(NamedTuple):
             return TransactionChangedError(self.version, why)
         return ApplicationError(self.app_id, self.version, why + _CHANGED)
 
+
+# -- commits ---------------------------------------------------------------------------------------
 
 _Digests = dict[TopicPartition, RowDigest]
 
@@ -396,7 +400,9 @@ def discard(
         session.do_at(picked.store, discard_at, deadline)
 
 
-_LAST: Final = 2  # records to read: that of the batch, if it is repeated, and the one before
+# -- audit records ---------------------------------------------------------------------------------
+
+_LAST_RECORDS: Final = 2  # to read: that of the batch, if it is repeated, and the one before
 
 
 class _AuditTrail(Application):
@@ -422,7 +428,7 @@ def write_audit_record(
 
     def last_at(client: StoreClient) -> tuple[int, list[bytes]]:
         ((end, *_),) = client.transaction_states([tp], timeout_s=timing.REQUEST_TIMEOUT_S)
-        start = max(0, end - _LAST)
+        start = max(0, end - _LAST_RECORDS)
         return end, [*read_contents(client, tp, start, end, timeout_s=timing.REQUEST_TIMEOUT_S)]
 
     with WriterFactory(options, picked) as factory, factory.open(tp) as writer:

@@ -36,6 +36,8 @@ from dafka_spark.source.offset_reader import OffsetReader, OffsetsSnapshot
 from dafka_spark.source.partition_reader import PartitionReader, QueryReader
 from dafka_spark.source.progress_publisher import described
 
+# -- records ---------------------------------------------------------------------------------------
+
 Spans = Mapping[TopicPartition, tuple[int, int]]
 """The offsets to read of each partition: the first one, and the end (exclusive)."""
 
@@ -115,6 +117,8 @@ def _intersect(spans: Spans, others: Spans) -> Spans:
     found = {tp: (max(one[0], two[0]), min(one[1], two[1])) for tp, (one, two) in both.items()}
     return {tp: (start, end) for tp, (start, end) in found.items() if start < end}
 
+
+# -- tables about the cluster ----------------------------------------------------------------------
 
 Columns = Mapping[str, pa.Array]
 

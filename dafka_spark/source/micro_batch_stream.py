@@ -52,6 +52,10 @@ from dafka_spark.source.offset_reader import Heads, OffsetReader, OffsetsSnapsho
 from dafka_spark.source.partition_reader import PartitionReader
 from dafka_spark.source.progress_publisher import ProgressPublisher, ReportedLag, described
 
+_log = logging.getLogger("dafka_spark")
+
+# -- limits of batches -----------------------------------------------------------------------------
+
 UNASKED_BYTES: Final = 1 << 20
 """If records of this size would all fit into the limit, no store is asked for their size: a small
 batch costs no request."""
@@ -63,8 +67,6 @@ _LIMITED_BY_DEFAULT: Final = (
     "neither maxBytesPerTrigger nor maxOffsetsPerTrigger is set, maxBytesPerTrigger is %d "
     "('unlimited' takes all)"
 )
-
-_log = logging.getLogger("dafka_spark")
 
 
 def records_within(limit_bytes: int, waiting: Waiting, sizes: Sizes) -> int:
@@ -178,6 +180,8 @@ class BatchLimit:
                 found[wanted.tp] = size or ()
         return found
 
+
+# -- the reader ------------------------------------------------------------------------------------
 
 SPARK_POLLING_S: Final = 0.01
 """Spark's sleep between two triggers (default of ``spark.sql.streaming.pollingDelay``)."""

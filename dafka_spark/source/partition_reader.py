@@ -57,6 +57,10 @@ from dafka_spark.source.arrow_batches import ArrowBatches, groups
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
 
+_log = logging.getLogger("dafka_spark")
+
+# -- sources of records ----------------------------------------------------------------------------
+
 
 class RecordSource(Protocol):
     """One place to read records from."""
@@ -262,7 +266,7 @@ def _why_not_local(location: StoreLocation) -> str:
     return f"this process cannot read {location.directory}, or the store was restarted there"
 
 
-_log = logging.getLogger("dafka_spark")
+# -- tasks -----------------------------------------------------------------------------------------
 
 
 class QueryReader:
@@ -402,6 +406,8 @@ def _fetch_from_stores(
                     _log.warning("%s; continuing with another source", error)
     return failed
 
+
+# -- one range from all sources --------------------------------------------------------------------
 
 Failures = list[tuple[RecordSource, DafkaError]]
 

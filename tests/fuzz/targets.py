@@ -302,7 +302,7 @@ def manifest(octets: bytes) -> None:
 def deletion(octets: bytes) -> None:
     """A record of the topic in which stores note deletions."""
     with suppress(ValueError):
-        log_entries.parsed(octets)
+        log_entries.parsed_deletions(octets)
 
 
 def checkpoint_offset(octets: bytes) -> None:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dafka_core.config.node_options import C_LAYOUT, MAX_RECORD_BYTES
 from dafka_core.config.node_options import RFC46 as RFC46_LAYOUT
 from dafka_core.model.records import RecordBatch
-from dafka_core.nodes.sockets import FORBIDDEN, MESSAGE, MeshTraffic, Subscribers, send_packed
+from dafka_core.nodes.sockets import (
+    FORBIDDEN,
+    INVALID_MESSAGE,
+    MeshTraffic,
+    Subscribers,
+    send_packed,
+)
 from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
 from dafka_core.protocol.codec import BulkDecoder, decode, encode
 from dafka_core.protocol.messages import (
@@ -118,7 +124,7 @@ class SimulatedMesh:
     @property
     def invalid_count(self) -> int:
         """Count refused frames as ``Mesh`` does, without those that keys do not allow."""
-        return self._traffic.refused[MESSAGE] + self._burst.invalid_count
+        return self._traffic.refused[INVALID_MESSAGE] + self._burst.invalid_count
 
     def trusts(self, endpoint: str, key: str) -> bool:
         """Return True if the node at an endpoint has the expected key, as CURVE checks."""

@@ -19,7 +19,7 @@ from dafka_core.flight.store_location import StoreLocation
 from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import cluster_reader, connections, timing
 from dafka_spark.cluster.cluster_reader import (
-    MAX_FILES,
+    MAX_STORES_FILES,
     NO_MESH,
     KnownStoresReader,
     NamedStoresReader,
@@ -203,7 +203,7 @@ def test_a_machine_remembers_stores(new_process: NewProcess, tmp_path: Path) -> 
     assert remembered(TOWER) == []
     remember(TOWER, STORES)
     assert remembered(TOWER) == STORES
-    for number in range(MAX_FILES):
+    for number in range(MAX_STORES_FILES):
         remember(f"tower{number}:1:2", STORES)
     assert remembered(TOWER) == []
 

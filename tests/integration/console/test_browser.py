@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dafka_console import api
 from dafka_console.server import Console
 from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.security.web_access import write_token
@@ -164,6 +166,59 @@ def test_the_keyboard_keeps_its_place_when_a_page_is_drawn_anew(
         producer.publish(b"y")
         check.sees("document.querySelectorAll('.record').length === 6", "there is one more")
         assert browser.run(focused) == "2"
+        browser.run("window.before = document.querySelector('#bar [title=\"keys (?)\"]')")
+        browser.run("before.focus()")
+        check.sees("!before.isConnected", "the bar is drawn anew")
+        assert browser.run("document.activeElement.title") == "keys (?)"
+
+
+def test_lists_are_shown_also_if_an_answer_takes_longer_than_the_next_news(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with Producer(dafka_topic, tower=own.tower) as producer:
+        producer.publish(b"x")
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=100) as console:
+        check = Checks(browser, console.url)
+        check.open("health", "document.querySelector('.finding')")
+        browser.run(
+            "window.real = fetch; window.fetch = (...of) => /topics/.test(of[0])"
+            " ? new Promise((go) => setTimeout(go, 500)).then(() => real(...of)) : real(...of);"
+            "location.hash = '#/topics'"
+        )
+        row = "document.querySelector('.list-row')?.textContent"
+        check.sees(f"{row}?.includes('{dafka_topic}')", "the topic is shown")
+
+
+def test_tabs_in_the_background_keep_no_connection(
+    browser: Browser, own: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Browsers open six to a host: pages in six tabs would wait for each other for ever."""
+    monkeypatch.setattr(api, "MOST_VIEWERS", 1)
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+
+        def is_free() -> bool:
+            asking = http.client.HTTPConnection("127.0.0.1", console.port, timeout=PATIENCE_S)
+            asking.request("GET", "/events")
+            status = asking.getresponse().status
+            asking.close()
+            return status == 200
+
+        def show(*, hidden: bool) -> None:
+            value = str(hidden).lower()
+            browser.run(
+                f"Object.defineProperty(document, 'hidden', {{ value: {value}, writable: true }});"
+                "document.dispatchEvent(new Event('visibilitychange'))"
+            )
+
+        check, live = Checks(browser, console.url), "document.querySelector('.live').textContent"
+        check.open("health", f"{live} === 'live'")
+        assert not is_free()
+        show(hidden=True)
+        wait_until(is_free, "it has left its connection")
+        monkeypatch.undo()
+        browser.run("window.before = document.querySelector('.live')")
+        show(hidden=False)
+        check.sees(f"!before.isConnected && {live} === 'live'", "news come again")
 
 
 def test_the_record_that_was_opened_last_is_shown(

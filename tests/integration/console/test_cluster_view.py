@@ -84,8 +84,8 @@ def test_a_store_that_is_gone_is_told_and_what_it_had_stays_until_it_is_back(
             (state,) = view.snapshot.stores
             assert (state.partitions, bool(state.failure), view.snapshot.live) == (1, True, False)
             assert began_us <= state.since_us <= time.time() * 1e6
-            store.start(port)
             store.append(TopicPartition("t", "A" * 32), [b"y"])
+            store.start(port)
             wait_until(lambda: records(view.snapshot, "t") == 4, "the store is back")
             assert view.snapshot.live
             assert not any(view.snapshot.rates.last(RECORDS, POINTS))
@@ -133,6 +133,23 @@ def test_a_store_that_is_forgotten_is_away_no_more(
 
             wait_until(forgets, "it is forgotten")
         assert not view.snapshot.missing
+
+
+def test_a_view_survives_a_thread_that_cannot_start(
+    store: StoreDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise RuntimeError("can't start new thread")
+
+    with ClusterView({}, [store.location], interval_s=QUICK_S) as view:
+        with monkeypatch.context() as patch:
+            patch.setattr(view._pool, "submit", fail)
+            assert failed.wait(PATIENCE_S)
+        seen = view.snapshot.number
+        assert view.wait(seen + 2, PATIENCE_S).number >= seen + 2
 
 
 def test_rates_are_right_when_a_slow_store_answers_fast_again(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from dafka_kafka import schemas
-from dafka_kafka.api import VERSIONS, Api
+from dafka_kafka.api import API_VERSIONS, Api
 from dafka_kafka.gateway import APIS
 
 TEXTS: Final = (b"t", b"u", b"g", b"", b"__dafka.x", b"\xff", b"a" * 300, b"range", b"consumer")
@@ -93,7 +93,7 @@ def _value(field: Any, version: int, chance: random.Random, *, flexible: bool) -
 def well_formed(chance: random.Random) -> bytes:
     """Return a request of any kind and version, with random content."""
     api = chance.choice([*Api])
-    version = chance.choice(APIS[api].versions if api in APIS else VERSIONS)
+    version = chance.choice(APIS[api].versions if api in APIS else API_VERSIONS)
     flexible = schemas.is_flexible(api, version)
     head = struct.pack(">hhih", api, version, chance.getrandbits(31), 2) + b"me"
     content = body(schemas._REQUESTS[api]._struct, version, chance, flexible=flexible)

@@ -23,7 +23,7 @@ import trustme
 
 from dafka_core import Store
 from dafka_core.errors import ConfigError
-from dafka_core.system.files import raise_limit, soft_limit
+from dafka_core.system.files import open_files_limit, raise_open_files_limit
 from dafka_core.system.hosts import HostPort, listen
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api, Client, EncodedResponse, Feature, serves
@@ -447,8 +447,8 @@ def test_thousands_of_idle_clients_do_no_harm() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         # Both ends of each are in this process.
-        raise_limit()
-        count = min(5_000, soft_limit() // 2 - 250)
+        raise_open_files_limit()
+        count = min(5_000, open_files_limit() // 2 - 250)
         with served() as (server, connect, _):
             clients = [connect() for _ in range(count)]
             wait_until(lambda: server.connection_count == count)

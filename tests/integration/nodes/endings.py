@@ -9,9 +9,12 @@ import atexit
 import multiprocessing
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 
 from dafka_core import Producer
+from dafka_core.nodes import node
 
 COUNT = 10
 
@@ -61,6 +64,20 @@ def forks_with_open() -> None:
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
+def closing_in_daemon() -> None:
+    producer = publish()
+    flush = producer.flush
+
+    def flush_at_the_end(timeout_s: float) -> None:
+        node._exiting.wait()
+        flush(timeout_s)
+
+    producer.flush = flush_at_the_end  # type: ignore[method-assign]
+    threading.Thread(target=producer.close, daemon=True).start()
+    while producer.is_open:
+        time.sleep(0.001)
+
+
 def several() -> None:
     for _ in range(3):
         left_open()
@@ -84,6 +101,7 @@ WAYS: dict[str, Callable[[], object]] = {
     "error-open": fails_with_open,
     "fork": forks_with_open,
     "several": several,
+    "daemon": closing_in_daemon,
     "others": with_others,
     "child-fork": lambda: in_child("fork", left_open),
     "child-spawn": lambda: in_child("spawn", left_open),

@@ -26,7 +26,7 @@ from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, Conne
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
 from dafka_core.security.permissions import Permissions
-from dafka_core.system.files import raise_limit, soft_limit
+from dafka_core.system.files import open_files_limit, raise_open_files_limit
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
 from tests.integration.nodes.connections import DESCRIPTORS
@@ -402,8 +402,8 @@ def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.endswith("(300, 300)\n")
-    raise_limit()
-    assert soft_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    raise_open_files_limit()
+    assert open_files_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 @pytest.mark.parametrize(("acks", "per_peer"), [(1, 2), (2, 5)])

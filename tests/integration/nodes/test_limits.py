@@ -148,8 +148,8 @@ Open = Callable[..., Store]
 @pytest.fixture
 def start(start: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Starts stores that look at their logs often."""
-    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.1)
-    monkeypatch.setattr(maintenance, "SHARE", 0.5)
+    monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 0.1)
+    monkeypatch.setattr(maintenance, "SCAN_SHARE", 0.5)
     return start
 
 

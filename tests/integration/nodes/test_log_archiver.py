@@ -76,7 +76,7 @@ def test_the_last_day_waits_until_it_is_over(tmp_path: Path, archive: Path) -> N
 def test_as_much_as_makes_a_file_is_archived(
     log: Log, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FILE_BYTES", 100)
+    monkeypatch.setattr(module, "ARCHIVED_BYTES", 100)
     put(log, A, 60)
     assert LogArchiver(log, archive).archive(A, 20) == 20
 
@@ -101,7 +101,7 @@ def test_records_that_another_store_has_archived_are_not_archived_again(
 def test_a_partition_that_cannot_be_archived_keeps_no_other(
     log: Log, archive: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FILE_BYTES", 1)
+    monkeypatch.setattr(module, "ARCHIVED_BYTES", 1)
     old, new = Epoch.first(EpochId(5, 1, 1)), EpochId(9, 2, 1)
     times = np.array([[50, BEGIN_US]], np.int64)
     made = RecordBatch.of(A, 0, [b"x"] * 50)
@@ -123,7 +123,7 @@ def test_a_partition_that_cannot_be_archived_keeps_no_other(
 def test_records_replaced_before_they_are_read_are_not_archived_as_the_former_ones(
     log: Log, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FILE_BYTES", 1)
+    monkeypatch.setattr(module, "ARCHIVED_BYTES", 1)
     old, times = Epoch.first(EpochId(5, 1, 1)), np.array([[50, BEGIN_US]], np.int64)
     lost, won = (RecordBatch.of(A, 0, [each] * 50) for each in (b"lost", b"won"))
     log.append([replace(lost, times=times, epoch=old)])
@@ -219,8 +219,8 @@ def test_a_store_archives_by_itself(
     archive: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "FILE_BYTES", 1)
-    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(module, "ARCHIVED_BYTES", 1)
+    monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 0.05)
     options = {"retain": "flights=1s", "archive": str(archive), "tower": tower}
     with Store(tmp_path / "store", **options) as store:
         producer = produce("flights")

@@ -18,12 +18,12 @@ from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import ConfigError, DiskFullError, StoreError
 from dafka_core.model.epochs import Epoch
-from dafka_core.model.log_entries import Stage, packed
+from dafka_core.model.log_entries import Stage, packed_deletions
 from dafka_core.model.names import DELETIONS_TOPIC, QUERIES_TOPIC
 from dafka_core.model.records import RecordBatch, TopicPartition, Transaction
 from dafka_core.nodes import maintenance
 from dafka_core.nodes.maintenance import (
-    RULES,
+    RULES_NOTE,
     Deletions,
     HealThread,
     MergeThread,
@@ -46,7 +46,7 @@ TP, OTHER = (TopicPartition("t", name * 32) for name in "AB")
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Each append makes a block."""
     monkeypatch.setattr(entry_writer, "SMALL_BLOCK_BYTES", 1)
-    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 0.02)
     monkeypatch.setattr(maintenance, "QUIET_S", 0.2)
     monkeypatch.setattr(maintenance, "IDLE_S", 0.02)
     with Log(tmp_path) as opened:
@@ -85,7 +85,7 @@ def test_with_other_rules_it_does_not_wait_for_its_time(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does its end."""
-    monkeypatch.setattr(maintenance, "INTERVAL_S", 3600)
+    monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 3600)
     for _ in range(10):
         put(log)
     retention = Retention(log, parse_rules("t=95kB"))
@@ -109,7 +109,7 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
         assert (thread.rules, thread.is_set) == (other, True)
         thread.replace(None)
         assert (thread.rules, thread.is_set) == (own, False)
-    log.put_notes({RULES: b"t=7parsecs"})
+    log.put_notes({RULES_NOTE: b"t=7parsecs"})
     with retaining(log, Retention(log, own)) as thread:
         assert (thread.rules, thread.is_set) == ((), True)
     assert "nothing goes until others are" in caplog.text
@@ -135,7 +135,7 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
 
 def test_damaged_deletions_of_a_store_do_not_stop_those_of_others(log: Log, tmp_path: Path) -> None:
     put(log)
-    contents = list(packed(log.partitions("t"), log.now_us(), 65_536))
+    contents = list(packed_deletions(log.partitions("t"), log.now_us(), 65_536))
     told = b"not what was written"
     for name, values in (("C", [told]), ("D", contents)):
         log.append([RecordBatch.of(TopicPartition(DELETIONS_TOPIC, name * 32), 0, values)])
@@ -244,7 +244,7 @@ def test_a_store_starts_on_a_full_disk_with_stale_records(
 
 
 def test_a_store_waits_for_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 0.05)
     with pytest.raises(ConfigError, match=r"'retain' = 't': must be PATTERN="):
         Store(tmp_path, retain="t")
     with ForkedCluster(stores=0) as cluster:

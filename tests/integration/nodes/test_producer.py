@@ -252,6 +252,7 @@ def ended(tower: str, how: str, timeout_s: float) -> subprocess.CompletedProcess
     [
         ("open", 0),
         ("dropped", 0),
+        ("daemon", 0),
         ("exit-0", 0),
         ("error-open", 1),
         ("fork", 0),
@@ -268,7 +269,7 @@ def test_the_end_waits_for_acknowledgements(tower: str, store: Store, how: str, 
     assert [info.end for info in store.log.partitions("t")] == [COUNT]
 
 
-@pytest.mark.parametrize("how", ["open", "error-open"])
+@pytest.mark.parametrize("how", ["open", "error-open", "daemon"])
 def test_unacknowledged_records_at_the_end_are_reported(tower: str, how: str) -> None:
     process = ended(tower, how, 0.2)
     assert process.returncode == 1

@@ -62,6 +62,7 @@ def test_partitions_of_stores(read: Read, tower: str, tp: TopicPartition, store:
     assert reader.partitions(["t"], timeout_s=PATIENCE_S) == held[:1]
     assert reader.partitions({"other", "none"}, timeout_s=PATIENCE_S) == held[1:]
     assert reader.partitions(["none"], timeout_s=PATIENCE_S) == []
+    assert reader.partitions(iter(["t"]), timeout_s=PATIENCE_S) == held[:1]  # type: ignore[arg-type]
     assert reader.partitions([], timeout_s=PATIENCE_S) == []
     assert reader.stores() == [store.address]
     store.log.trim(tp, 100)

@@ -294,7 +294,7 @@ SIZES: dict[str, Any] = {"max_records": 10_000, "max_bytes": 1 << 20}
 def test_all_ways_of_reading_see_the_same_records(
     tower: str, produce: Produce, consume: Consume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_rewriter, "SCAN_INTERVAL_S", 0.1)
+    monkeypatch.setattr(block_rewriter, "COLD_SCAN_INTERVAL_S", 0.1)
     values = [b"%d " % number * 100 for number in range(4_000)]
     options: dict[str, Any] = {"tower": tower, "compress": "other=none *=zstd"}
     with Store(tmp_path / "a", **options, compress_after_s=0) as store:

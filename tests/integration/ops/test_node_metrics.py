@@ -12,7 +12,7 @@ from dafka_core.config.node_options import keys_in
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.nodes.sockets import REASONS
+from dafka_core.nodes.sockets import REFUSAL_REASONS
 from dafka_core.nodes.store_loop import OTHER
 from dafka_core.ops import node_metrics
 from dafka_core.ops.node_metrics import REFUSALS, STREAMS, WatchedNode, WatchedNodes
@@ -34,7 +34,7 @@ def test_each_node_tells_of_its_peers_by_kind(nodes: Nodes) -> None:
     wait_until(lambda: peers() == [1, 1, 0])  # once they have connected
     found = told(nodes.consumer)
     assert found["mesh_tower_silent_seconds", (nodes.tower.tower,)] >= 0
-    assert labels(found, "mesh_refused_frames_total") == {*REASONS}
+    assert labels(found, "mesh_refused_frames_total") == {*REFUSAL_REASONS}
 
 
 def test_a_producer_tells_how_far_it_is(nodes: Nodes) -> None:
@@ -136,7 +136,7 @@ def test_of_nothing_it_is_said_that_nothing_serves() -> None:
 def test_a_new_topic_has_its_own_counters_before_the_totals_are_summed_again(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_metrics, "SHARE", 1e-9)  # as in a store with very many partitions
+    monkeypatch.setattr(node_metrics, "SUM_SHARE", 1e-9)  # as in a store with very many partitions
     watched = WatchedNode(nodes.store, 10)
 
     def appended() -> dict[tuple[str, ...], Any]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from dafka_core.model.epochs import Epoch, EpochId
-from dafka_core.model.log_entries import packed
+from dafka_core.model.log_entries import packed_deletions
 from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.nodes.maintenance import Deletions
 from tests.simulation.scripts.script import Script, ScriptedStore, tp_of, values
@@ -103,7 +103,7 @@ def test_records_of_the_deleted_life_are_deleted_whenever_they_arrive(
     newer = Epoch(2, 2, 1, 50, OLD.digest)
     infos = [PartitionInfo(*TP, 0, 100, OLD.life), PartitionInfo(*OTHER, 0, 5, OLD.life)]
     with world.log("a") as log:
-        contents = [b"none", *packed(infos, log.now_us(), 65_536)]
+        contents = [b"none", *packed_deletions(infos, log.now_us(), 65_536)]
         log.append([RecordBatch.of(DELETIONS, 0, contents)])
         deletions = Deletions(log, ADDRESS, cast("Any", None))
         deletions.apply()
@@ -145,7 +145,7 @@ def test_only_topics_with_news_are_checked(world: Script, monkeypatch: pytest.Mo
 
         def deleted(start: int, *topics: str) -> None:
             infos = [PartitionInfo(each, ADDRESS, 0, 100, OLD.life) for each in topics]
-            contents = [each for info in infos for each in packed([info], 1, 65_536)]
+            contents = [each for info in infos for each in packed_deletions([info], 1, 65_536)]
             log.append([RecordBatch.of(DELETIONS, start, contents)])
 
         def applied() -> list[str | None]:

@@ -10,7 +10,7 @@ from dafka_core.audit import (
     AuditedRange,
     AuditRecord,
     chained,
-    parsed,
+    parsed_record,
     partition_of,
     split,
 )
@@ -27,12 +27,12 @@ def test_a_record_is_json() -> None:
         b'{"v": 1, "query": "q", "batch": 1, "rows": 4, "ranges": '
         b'[["\\udcff", "P", 0, 4, "4:0A"]], "source": "", "previous": ""}'
     )
-    assert parsed(CONTENTS[1]) == RECORDS[1]
+    assert parsed_record(CONTENTS[1]) == RECORDS[1]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"{}", b'{"v": 1}', CONTENTS[0][:-1]])
 def test_what_is_none_is_none(content: bytes) -> None:
-    assert parsed(content) is None
+    assert parsed_record(content) is None
 
 
 def test_a_record_names_the_one_before() -> None:

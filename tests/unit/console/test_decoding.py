@@ -324,3 +324,12 @@ def test_a_schema_of_a_thousand_characters_is_no_billion_values() -> None:
 def test_a_file_that_says_it_has_endless_nothings_ends() -> None:
     made = avro_values_file_of([None] * 3, "null")
     assert decoding.avro_rows(made) == ([None] * 3, "")
+
+
+def test_only_decimals_of_a_usual_size_are_converted() -> None:
+    """For a large one fastavro takes minutes, in which no other thread runs."""
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2}
+    one = decoding.avro_rows(value_of(b"\1\2", "bytes"), json.dumps(kind))
+    assert one == (decimal.Decimal("2.58"), "")
+    large = b"\1" * 20_000
+    assert decoding.avro_rows(value_of(large, "bytes"), json.dumps(kind)) == (large, "")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dafka_kafka import schemas
-from dafka_kafka.api import VERSIONS, Api
+from dafka_kafka.api import API_VERSIONS, Api
 from dafka_kafka.gateway import APIS
 
 NEWEST = -1
@@ -42,7 +42,7 @@ def named(api: Api | str, suffix: str) -> Any:
 
 def versions(api: Api) -> range:
     """Return the versions that a gateway serves."""
-    return APIS[api].versions if api in APIS else VERSIONS
+    return APIS[api].versions if api in APIS else API_VERSIONS
 
 
 def rows(answer: Any, path: str, *names: str) -> list[Any]:

@@ -115,7 +115,7 @@ def test_two_waits_for_one_partition_are_apart() -> None:
 
 
 def test_more_changes_than_are_remembered_wake_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "MAX_KEPT", 1)
+    monkeypatch.setattr(environment, "MAX_KEPT_CHANGES", 1)
 
     async def scenario() -> None:
         changes = HeadChanges()

@@ -11,7 +11,7 @@ import pytest
 
 from dafka_core.errors import ConfigError, ProtocolError
 from dafka_kafka import schemas
-from dafka_kafka.api import VERSIONS, Api, api_versions
+from dafka_kafka.api import API_VERSIONS, Api, api_versions
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import APIS
 
@@ -110,7 +110,7 @@ def test_the_page_has_what_is_served() -> None:
         (name, int(first), int(last)) for first, last, names in rows for name in names.split(", ")
     ]
     versions = {Api(key): each.versions for key, each in APIS.items()}
-    versions[Api.API_VERSIONS] = VERSIONS
+    versions[Api.API_VERSIONS] = API_VERSIONS
     assert sorted(said) == sorted(
         (api.name.title().replace("_", ""), each[0], each[-1]) for api, each in versions.items()
     )

@@ -17,8 +17,8 @@ from dafka_core.model.log_entries import (
     NotedBatch,
     attempt_octets,
     attempt_text,
-    packed,
-    parsed,
+    packed_deletions,
+    parsed_deletions,
 )
 from dafka_core.model.records import PartitionInfo, PartitionLives, TopicPartition
 from dafka_core.model.values import Values
@@ -65,8 +65,8 @@ LIFE = EpochId(7, 2**64 - 1, 2)
 
 def test_packed_deletions_are_parsed() -> None:
     infos = [PartitionInfo(*TP, 5, 100, LIFE), PartitionInfo(TP.topic, "B", 0, 0)]
-    (content,) = packed(infos, 17, 1 << 20)
-    assert parsed(content) == [
+    (content,) = packed_deletions(infos, 17, 1 << 20)
+    assert parsed_deletions(content) == [
         Deletion(TP, 100, LIFE, 17),
         Deletion(TopicPartition(TP.topic, "B"), 0, NO_LIFE, 17),
     ]
@@ -75,10 +75,10 @@ def test_packed_deletions_are_parsed() -> None:
 @pytest.mark.parametrize(("limit_bytes", "rows"), [(4_096, 1), (64 << 20, MAX_ROWS)])
 def test_records_respect_the_limit_of_stores(limit_bytes: int, rows: int) -> None:
     infos = [PartitionInfo("\udcff" * 255, "\udcff" * 250 + str(n), 0, 2**62) for n in range(2_500)]
-    contents = [*packed(infos, 17, limit_bytes)]
-    assert [len(parsed(each)) for each in contents[:-1]] == [rows] * (len(contents) - 1)
+    contents = [*packed_deletions(infos, 17, limit_bytes)]
+    assert [len(parsed_deletions(each)) for each in contents[:-1]] == [rows] * (len(contents) - 1)
     assert max(map(len, contents)) <= limit_bytes
-    assert sum(len(parsed(each)) for each in contents) == 2_500
+    assert sum(len(parsed_deletions(each)) for each in contents) == 2_500
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_records_respect_the_limit_of_stores(limit_bytes: int, rows: int) -> Non
 )
 def test_an_invalid_member_is_refused(change: dict[str, object]) -> None:
     right = {"v": 1, "topic": "t", "at_us": 1, "partitions": [["B", 5, 0, 0, 0]]}
-    assert len(parsed(json.dumps(right).encode())) == 1
+    assert len(parsed_deletions(json.dumps(right).encode())) == 1
     with pytest.raises(ValueError, match="not a deletion"):
-        parsed(json.dumps(right | change).encode())
+        parsed_deletions(json.dumps(right | change).encode())
 
 
 @pytest.mark.parametrize("content", [b"", b"7", b"[]", b"\xff", b"{}", b"[" * 100_000])
 def test_invalid_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a deletion"):
-        parsed(content)
+        parsed_deletions(content)
 
 
 def test_a_deletion_spares_records_of_newer_lives() -> None:

@@ -47,7 +47,7 @@ def test_refused_entries_are_counted_by_error(tmp_path: Path) -> None:
 def test_topics_above_the_limit_are_counted_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_loop, "MAX_TOPICS", 3)
+    monkeypatch.setattr(store_loop, "MAX_COUNTED_TOPICS", 3)
     watch = DiskWatch(tmp_path)
     for number in range(10):
         written(watch, RecordBatch.of(TopicPartition(f"t{number}", "p"), 0, [b"ab"]))

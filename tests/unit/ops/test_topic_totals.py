@@ -16,8 +16,8 @@ from dafka_core.storage import Log
 def test_totals_are_of_what_is_held_and_looked_up_when_something_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_metrics, "PAGE", 2)
-    monkeypatch.setattr(node_metrics, "SHARE", float("inf"))
+    monkeypatch.setattr(node_metrics, "SUM_PARTITIONS", 2)
+    monkeypatch.setattr(node_metrics, "SUM_SHARE", float("inf"))
     with Log(tmp_path) as log:
         totals = TopicTotals(log)
         assert totals.current() == {}

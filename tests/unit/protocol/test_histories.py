@@ -670,6 +670,26 @@ def test_records_behind_the_beginning_of_a_client_s_life_are_set_aside() -> None
     assert len(store.names) == 10
 
 
+@pytest.mark.parametrize("later", [None, LEADER._replace(number=10, id=0x10)])
+def test_a_life_that_has_begun_without_a_record_gives_way_to_a_newer_one(
+    later: Epoch | None,
+) -> None:
+    """Its client ends before it tries again, and another one writes at the same offset."""
+    store = Store((A, B), 9)
+    assert isinstance(store.role.host(0.0, given(7, 10)), OffsetConflictError)
+    store.write()
+    batch = batch_of(7, 10) if later is None else given(7, 10, begin=later)
+    assert isinstance(store.role.host(0.0, batch), RecordBatch)
+    store.write()
+    begun = store.history[-1]
+    assert (begun.start, begun.parent, len(store.names)) == (7, B.digest, 10)
+    assert later is None or begun.life == later.life
+    assert store.role.partitions[TP].history == store.history == (A, B, begun)
+    [reply] = store.ask()
+    assert isinstance(reply, m.HistoryReply)
+    assert reply.history == store.history
+
+
 def test_a_client_writes_nothing_in_a_life_that_is_over() -> None:
     for store in (
         Store((A, B, LEADER._replace(number=10, start=9, parent=B.digest)), 12),

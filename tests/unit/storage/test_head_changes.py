@@ -31,7 +31,7 @@ def test_what_has_changed_since() -> None:
 
 
 def test_what_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "MAX_KEPT", 2)
+    monkeypatch.setattr(environment, "MAX_KEPT_CHANGES", 2)
     changes = HeadChanges()
     assert changes.since(1, None) is None  # a future change
     assert changes.since(-1, None) is None

@@ -21,7 +21,7 @@ from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.records import formats
 from dafka_kafka.records.compression import Codec
 from dafka_kafka.records.formats import (
-    MOST,
+    MAX_FEW,
     NO_TIMESTAMP,
     KafkaBatch,
     contents_of,
@@ -490,7 +490,7 @@ SIZES = (0, 1, 55, 56, 57, 63, 64, 8_180, 8_191, 8_192, 1 << 20, 1 << 21)
 """Sizes at which a number takes more bytes."""
 
 
-@given(st.lists(st.tuples(st.binary(max_size=70), DELTAS), min_size=1, max_size=MOST))
+@given(st.lists(st.tuples(st.binary(max_size=70), DELTAS), min_size=1, max_size=MAX_FEW))
 def test_few_records_are_encoded_as_columns_are(records: list[tuple[bytes, int]]) -> None:
     values, deltas = [value for value, _ in records], [delta for _, delta in records]
     assert encode_few(values, deltas) == by_columns(values, deltas)
@@ -523,7 +523,7 @@ def test_a_key_of_a_length_below_minus_1_is_left_to_columns() -> None:
     assert decode_few(bytes((12, 0, 0, 0, 3, 1, 0)), 1) is None
 
 
-@pytest.mark.parametrize("count", [1, MOST, MOST + 1])
+@pytest.mark.parametrize("count", [1, MAX_FEW, MAX_FEW + 1])
 @pytest.mark.parametrize("last", [b"bare", closed(b"value", b"key", [("a", None)])])
 def test_a_batch_of_few_or_of_more_comes_back(count: int, last: bytes) -> None:
     values = [b"%d" % number for number in range(count - 1)] + [last]
