@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any, Final
 
 from dafka_core.security.permissions import Permissions
-from dafka_kafka import schemas
 from dafka_kafka.api import (
     WHY,
     Answer,
@@ -18,6 +17,7 @@ from dafka_kafka.api import (
     EncodedResponse,
     Feature,
     Response,
+    encoded,
     on_cluster,
     serves,
 )
@@ -58,15 +58,13 @@ class Acls(Feature):
     async def _describe(self, request: Any, client: Client) -> Response:
         if self._users is None:
             raise RefusedError(KafkaError.SECURITY_DISABLED, NO_ACLS)
-        held = self._users.permissions()
+        held, version = self._users.permissions(), client.version
 
-        def encoded() -> EncodedResponse:
-            answer = {"error_message": None, "resources": resources(request, held)}
-            made = schemas.made_response(Api.DESCRIBE_ACLS, answer)
-            return EncodedResponse([made.encode(version=client.version)])
+        def answer() -> EncodedResponse:
+            found = {"error_message": None, "resources": resources(request, held)}
+            return encoded(Api.DESCRIBE_ACLS, version, found)
 
-        # Thousands of users with patterns take seconds.
-        return await asyncio.to_thread(encoded)
+        return await asyncio.to_thread(answer)  # thousands of users take seconds
 
     @serves(Api.CREATE_ACLS, range(4))
     async def _create(self, request: Any, client: Client) -> Answer:
