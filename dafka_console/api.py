@@ -369,7 +369,9 @@ class Producers(Closing):
             self._producers.pop(topic).close()
 
 
-def written(body: bytes) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
+def requested_record(
+    body: bytes,
+) -> tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]]]:
     """Parse a record; raise InvalidRequestError, which names the member, if it is invalid."""
     try:
         found = _DECODER.decode(body)
@@ -651,7 +653,7 @@ class Api:
         if self.producers is None:
             why = "records can be written only where the console is in a mesh, by its towers"
             raise ConfigError("produce", "", why)
-        topic, value, key, headers = written(body)
+        topic, value, key, headers = requested_record(body)
         partition, offset = self.producers.produce(topic, value, key, headers)
         return {"topic": escape(topic), "partition": partition, "offset": offset}
 

@@ -81,7 +81,7 @@ def parsed_record(content: bytes) -> AuditRecord | None:
         return None
 
 
-def split(contents: Sequence[bytes], batch: int) -> tuple[bytes, AuditRecord | None]:
+def previous_and_own(contents: Sequence[bytes], batch: int) -> tuple[bytes, AuditRecord | None]:
     """Return the last record before a batch (empty: none), and the batch's own.
 
     Invalid contents count as records: the chain includes everything in the partition.

@@ -36,9 +36,10 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 
 from msgspec import Meta
 
-from dafka_core.errors import InvalidRequestError, PartitionError
+from dafka_core.errors import InvalidRequestError, PartitionError, ProtocolError
 from dafka_core.model.epochs import MAX_END, Epoch, EpochId, History
 from dafka_core.model.json_message import JsonMessage
+from dafka_core.model.name_limits import check_address, check_topic
 from dafka_core.model.names import DELETIONS_TOPIC, octets_of
 from dafka_core.model.records import (
     NO_VERSION,
@@ -267,7 +268,10 @@ def parsed_deletions(content: bytes) -> list[Deletion]:
     """Decode one record, the inverse of ``packed_deletions``; raise ValueError if it is invalid."""
     try:
         record = _DeletionRecord.parse(content)
-    except InvalidRequestError as error:
+        check_topic(record.topic)
+        for row in record.partitions:
+            check_address(row[0])
+    except (InvalidRequestError, ProtocolError) as error:
         raise ValueError(f"not a deletion: {error}") from None
     if record.topic == DELETIONS_TOPIC or any(row[1] > MAX_END for row in record.partitions):
         raise ValueError("not a deletion: its topic cannot be deleted, or an offset is too large")

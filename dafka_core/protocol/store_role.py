@@ -24,7 +24,7 @@ from typing import TypeGuard
 
 from dafka_core.config.node_options import MAX_RECORD_BYTES, StoreLimitError
 from dafka_core.errors import DafkaError, OffsetConflictError
-from dafka_core.model.epochs import Epoch, epoch_at, last_life
+from dafka_core.model.epochs import NO_LIFE, Epoch, epoch_at, last_life
 from dafka_core.model.log_entries import (
     Commit,
     LogEntry,
@@ -134,20 +134,31 @@ class StoreRole:
         """Return a partition, new ones included, or the error that refuses it."""
         partition = self.partitions.get(tp)
         if partition is None:
-            end, history, promised, _ = self._lives_of(tp)
-            if not end:
+            partition = self._loaded(tp)
+            if not partition.durable:
                 if (error := self.limits.check(tp, is_new=True)) is not None:
                     return error
                 self.limits.add(tp)
-            partition = StorePartition(
-                tp, end, self.scheduler.budget, history=history, promised=promised
-            )
             self.partitions[tp] = partition
         return partition
+
+    def _loaded(self, tp: TopicPartition) -> StorePartition:
+        """Return a partition as it is on disk, perhaps without records."""
+        end, history, promised, _ = self._lives_of(tp)
+        return StorePartition(tp, end, self.scheduler.budget, history=history, promised=promised)
 
     def _find(self, tp: TopicPartition) -> StorePartition | None:
         found = self._admit(tp)
         return None if isinstance(found, StoreLimitError) else found
+
+    def _asked_for(self, query: m.HistoryQuery) -> StorePartition | None:
+        """Return the partition of a question; a new one is kept only for a promise.
+
+        Nodes may ask for the history of any partition, but take over only their own.
+        """
+        if query.life != NO_LIFE:
+            return self._find(query.tp)
+        return self.partitions.get(query.tp) or self._loaded(query.tp)
 
     def _admit_client(self, tp: TopicPartition) -> StorePartition | StoreLimitError:
         found = self._admit(tp)
@@ -199,7 +210,7 @@ class StoreRole:
             case m.HeadsReply(requestor=self.address):
                 return self._on_heads(now, message)
             case m.HistoryQuery() if message.requestor != self.address:
-                if partition := self._find(message.tp):
+                if partition := self._asked_for(message):
                     last = self._lives_of(message.tp).transaction
                     return self.histories.on_query(partition, message, last)
             case m.HistoryReply(requestor=self.address):

@@ -331,7 +331,7 @@ def check_certificate(certificate: str, public: bytes) -> None:
         key = found.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != ec.SECP256R1.name:
             raise ValueError
-    except (ValueError, UnsupportedAlgorithm):  # also invalid base64
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):  # also invalid base64
         raise ValueError("has an invalid certificate") from None
     expected = _certificate(public, key, ec.derive_private_key(1, ec.SECP256R1()))
     if found.tbs_certificate_bytes != expected.tbs_certificate_bytes:

@@ -25,8 +25,8 @@ from dafka_core.audit import (
     AuditRecord,
     chained,
     partition_of,
+    previous_and_own,
     read_contents,
-    split,
 )
 from dafka_core.errors import ConfigError, DafkaError, DataLossError
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
@@ -433,7 +433,7 @@ def write_audit_record(
 
     with WriterFactory(options, picked) as factory, factory.open(tp) as writer:
         _, last = max(answer for _, answer in factory.session.ask(last_at, deadline))
-        before, own = split(last, batch)
+        before, own = previous_and_own(last, batch)
         source = ""  # if the checkpoint's path or its files are unknown here
         with suppress(ConfigError):
             source = Checkpoint.read(checkpoint).source_digest(batch) if checkpoint else ""

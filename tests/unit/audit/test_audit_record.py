@@ -12,7 +12,7 @@ from dafka_core.audit import (
     chained,
     parsed_record,
     partition_of,
-    split,
+    previous_and_own,
 )
 from dafka_core.model.names import INTERNAL
 
@@ -41,11 +41,11 @@ def test_a_record_names_the_one_before() -> None:
 
 
 def test_a_batch_that_is_noted_again_follows_the_same_record() -> None:
-    assert split(CONTENTS[:2], 2) == (CONTENTS[1], None)
-    assert split(CONTENTS[1:], 2) == (CONTENTS[1], RECORDS[2])
-    assert split([], 0) == (b"", None)
-    assert split(CONTENTS[:1], 0) == (b"", RECORDS[0])
-    assert split([CONTENTS[0], b"none"], 1) == (b"none", None)
+    assert previous_and_own(CONTENTS[:2], 2) == (CONTENTS[1], None)
+    assert previous_and_own(CONTENTS[1:], 2) == (CONTENTS[1], RECORDS[2])
+    assert previous_and_own([], 0) == (b"", None)
+    assert previous_and_own(CONTENTS[:1], 0) == (b"", RECORDS[0])
+    assert previous_and_own([CONTENTS[0], b"none"], 1) == (b"none", None)
 
 
 def test_each_query_has_a_partition_of_its_own() -> None:

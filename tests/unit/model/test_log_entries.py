@@ -87,6 +87,10 @@ def test_records_respect_the_limit_of_stores(limit_bytes: int, rows: int) -> Non
         {"v": 2},
         {"topic": 7},
         {"topic": "__dafka.deletions"},
+        {"topic": ""},
+        {"topic": "a\0b"},
+        {"topic": "\ud800"},
+        {"topic": "x" * 256},
         {"at_us": -1},
         {"at_us": None},
         {"partitions": 7},
@@ -95,6 +99,7 @@ def test_records_respect_the_limit_of_stores(limit_bytes: int, rows: int) -> Non
         {"partitions": [["B", True, 0, 0, 0]]},
         {"partitions": [["B", 2**64, 0, 0, 0]]},
         {"partitions": [[7, 5, 0, 0, 0]]},
+        {"partitions": [["\ud800", 5, 0, 0, 0]]},
     ],
 )
 def test_an_invalid_member_is_refused(change: dict[str, object]) -> None:

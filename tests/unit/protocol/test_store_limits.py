@@ -8,8 +8,10 @@ from collections import Counter
 import pytest
 
 from dafka_core.config.node_options import StoreLimitError, StoreLimitOptions
+from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.store_limits import LIMITS, LOG_INTERVAL_S, StoreLimits, Usage
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, fetches_in
@@ -222,6 +224,18 @@ def test_refused_partitions_continue_when_a_scan_finds_room(is_fetching: bool) -
     assert fetches_in(role.on_tick(61)) == [fetch(10, 20)]
     role.on_batch(61, ME, batch_of(10, 20))
     assert disk.store(role) == [ack(20)]
+
+
+def test_questions_take_no_room() -> None:
+    """A node that may only read could otherwise use up the limits of other owners."""
+    role = store(max_partitions=1)
+    for partition in ("P1", "P2"):
+        asked = m.HistoryQuery("C", 1, TOPIC, partition)
+        unknown = m.HistoryReply("C", 1, ME, TOPIC, partition, 0, NO_LIFE, ())
+        assert role.on_message(0.0, asked, "") == [unknown]
+    assert role.partitions == {}
+    role.on_message(0.0, m.HistoryQuery(PARTITION, 2, *TP, EpochId(2, 5, 1)), "")
+    assert list(role.partitions) == [TP]
 
 
 def test_a_refused_client_receives_the_limit() -> None:

@@ -256,6 +256,14 @@ def test_invalid_certificates(wrong: str) -> None:
         check_certificate(wrong, PUBLIC)
 
 
+def test_a_certificate_of_an_unknown_version_is_invalid() -> None:
+    """The library's error for it is no ValueError, and would end each node with the directory."""
+    octets, version = base64.b64decode(new_certificate(SECRET)), bytes((0xA0, 3, 2, 1, 2))
+    wrong = octets.replace(version, version[:-1] + b"\x05", 1)
+    with pytest.raises(ValueError, match="has an invalid certificate"):
+        check_certificate(base64.b64encode(wrong).decode(), PUBLIC)
+
+
 def forged(
     *,
     key: Any = None,
