@@ -79,7 +79,7 @@ class Mesh(ProcessBound):
             for each in (self._waker, self._wakened):
                 made.enter_context(each).setblocking(False)
             self._context = zmq.Context()
-            made.callback(self._context.destroy)
+            made.push(sockets.destroyed_at_end(self._context))
             self._context.set(zmq.MAX_SOCKETS, sockets.MOST_SOCKETS)
             self.security = Security(config, self._context)
             self.security.check_address(role.address)
@@ -91,31 +91,31 @@ class Mesh(ProcessBound):
             made.callback(self.quotas.close)
             self._pub = self._new_pub()
             host, port = bound(self._pub, config)
+            letter = kind[0].upper() if config.connect_to == NEEDED_NODES else ""
+            self.beacon = NodeBeacon(role.address, host, port, letter)
+            self._subscribers = sockets.Subscribers(self._pub)
+            self._poller = zmq.Poller()
+            self._poller.register(self._wakened.fileno(), zmq.POLLIN)
+            self._poller.register(self._pub, zmq.POLLIN)
+            if self.security.own is not None:
+                self._poller.register(self.security.zap, zmq.POLLIN)
+            # Used by the loop's thread only, once it has started.
+            self.peers = Peers(
+                self.beacon,
+                config,
+                self._context,
+                self._poller,
+                socket_per_peer,
+                self.security,
+                self.quotas,
+                self.traffic,
+            )
+            limit_bytes = max_taken_bytes(config.max_record_bytes)
+            client = config.client if isinstance(config, ProducerOptions) else ""
+            introduction = announcement(kind, role.address, limit_bytes, client)
+            self.peers.subscribe([introduction, *role.subscriptions()])
+            self._thread = NodeThread(f"dafka-{kind}", self._run)
             self._resources = made.pop_all()
-        letter = kind[0].upper() if config.connect_to == NEEDED_NODES else ""
-        self.beacon = NodeBeacon(role.address, host, port, letter)
-        self._subscribers = sockets.Subscribers(self._pub)
-        self._poller = zmq.Poller()
-        self._poller.register(self._wakened.fileno(), zmq.POLLIN)
-        self._poller.register(self._pub, zmq.POLLIN)
-        if self.security.own is not None:
-            self._poller.register(self.security.zap, zmq.POLLIN)
-        # Used by the loop's thread only, once it has started.
-        self.peers = Peers(
-            self.beacon,
-            config,
-            self._context,
-            self._poller,
-            socket_per_peer,
-            self.security,
-            self.quotas,
-            self.traffic,
-        )
-        limit_bytes = max_taken_bytes(config.max_record_bytes)
-        client = config.client if isinstance(config, ProducerOptions) else ""
-        introduction = announcement(kind, role.address, limit_bytes, client)
-        self.peers.subscribe([introduction, *role.subscriptions()])
-        self._thread = NodeThread(f"dafka-{kind}", self._run)
 
     def _new_pub(self) -> Socket:
         """Return the socket for publishing, which receives subscriptions only."""

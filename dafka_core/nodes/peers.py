@@ -125,7 +125,8 @@ class Towers:
         self.is_announced = True  # sends beacons and connects to peers: both make it known
         self._security = security
         self._own = beacon
-        self._away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
+        self.away_s = max(AWAY_S, 3 * config.beacon_interval_ms / 1000)
+        self._begun_at = 0.0
         self._high_water_mark = config.high_water_mark
         self._context = context
         self._poller = poller
@@ -133,9 +134,12 @@ class Towers:
 
     @property
     def heard_at(self) -> dict[str, float]:
-        """Return the time of each tower's last message or connection (monotonic); thread-safe."""
+        """Return the time of each tower's last message (monotonic); thread-safe.
+
+        It is the time of the first beacon if the tower has sent nothing yet.
+        """
         links = [*self._links.items()]
-        return {str(tower): max(link.received_at, link.made_at) for tower, link in links}
+        return {str(tower): link.received_at or self._begun_at for tower, link in links}
 
     @property
     def refusals(self) -> dict[str, str]:
@@ -157,9 +161,10 @@ class Towers:
 
     def send(self, now: float) -> None:
         """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
+        self._begun_at = self._begun_at or now
         for tower, link in self._links.items():
             link.made_at = link.made_at or now
-            is_silent = now >= max(link.made_at, link.received_at) + self._away_s
+            is_silent = now >= max(link.made_at, link.received_at) + self.away_s
             has_failed = bool(link.refused) and now >= link.made_at + REFUSED_S
             is_trusted = self._security.is_tower(link.key)
             if is_silent or has_failed or not is_trusted:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from struct import Struct
+from types import TracebackType
 from typing import Final, cast
 
 import numpy as np
@@ -59,6 +61,8 @@ _log = logging.getLogger("dafka.mesh")
 # -- sockets and bursts ----------------------------------------------------------------------------
 
 FAMILY_S: Final = 0.5  # for connecting to a name by one family: some attempts, 0.1 s apart
+ExitFunction = Callable[[object, object, TracebackType | None], None]
+
 HANDSHAKE_MS: Final = 10_000  # until ZeroMQ closes an unfinished connection: it takes an open file
 IDLE_S: Final = 5  # without data before TCP probes the connection; also the probes' interval
 
@@ -101,6 +105,20 @@ HANDSHAKE_FAILED: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 )
+
+
+def destroyed_at_end(context: Context, linger_ms: int | None = None) -> ExitFunction:
+    """Return what destroys a context at the end of an ``ExitStack``, with its sockets.
+
+    Ctrl-C may come before pyzmq has registered a new socket.  Only the frames of the error have it
+    then, and the context would wait for it for ever.
+    """
+
+    def destroy(kind: object, error: object, frames: TracebackType | None) -> None:
+        traceback.clear_frames(frames)
+        context.destroy(linger_ms)
+
+    return destroy
 
 
 def new_socket(context: Context, kind: int, max_bytes: int, high_water_mark: int = 1_000) -> Socket:

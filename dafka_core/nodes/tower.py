@@ -21,7 +21,12 @@ from dafka_core.nodes.addresses import bind, check_closed, network_host, why_unb
 from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import Node, NodeThread
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import new_socket, received_frames, received_subscriptions
+from dafka_core.nodes.sockets import (
+    destroyed_at_end,
+    new_socket,
+    received_frames,
+    received_subscriptions,
+)
 from dafka_core.protocol import beacons
 from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.limits import RecentNames
@@ -118,7 +123,7 @@ class Relay:
         self.failure: BaseException | None = None  # the error that ended the tower
         with contextlib.ExitStack() as made:
             self._context = zmq.Context()
-            made.callback(self._context.destroy, linger=0)
+            made.push(destroyed_at_end(self._context, 0))
             self.security = Security(config, self._context, is_tower=True)
             is_encrypted = bool(config.secret_key_file)
             self._quotas = ConnectionQuotas(MAX_SUBSCRIBED_BYTES, encrypted=is_encrypted)

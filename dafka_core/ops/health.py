@@ -76,7 +76,8 @@ def _of_mesh(mesh: Mesh) -> Iterator[Finding]:
         return
     now = time.monotonic()
     heard_at = mesh.peers.towers.heard_at
-    silent = [tower for tower, at in heard_at.items() if at and now - at > SILENT_S]
+    limit_s = max(SILENT_S, mesh.peers.towers.away_s)
+    silent = [tower for tower, at in heard_at.items() if at and now - at > limit_s]
     for tower in silent:
         why = f"tower {tower} has sent nothing for {now - heard_at[tower]:.0f} s"
         yield warning("tower", why, "connected nodes continue; new ones are not discovered")

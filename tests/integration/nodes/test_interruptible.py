@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import zmq
 
 from dafka_core import (
     BackPressureError,
@@ -26,6 +27,7 @@ from dafka_core import (
     Reader,
     Store,
     Tower,
+    TowerNotFoundError,
 )
 from dafka_core.model.envelope import closed
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -380,3 +382,40 @@ def test_a_tower_stops_after_waiting_for_it_was_interrupted(interrupt: Callable[
     ports = {"sub_address": tower.sub_port, "pub_address": tower.pub_port}
     again = Tower(**{name: f"tcp://127.0.0.1:{port}" for name, port in ports.items()})
     again.close()
+
+
+def start_consumer() -> None:
+    with contextlib.suppress(TowerNotFoundError):
+        Consumer(tower="127.0.0.1:1:2", tower_timeout_s=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed socket:ResourceWarning")
+@pytest.mark.parametrize("start", [start_consumer, lambda: Tower(**ANY_PORTS).close()])
+def test_an_interrupted_start_waits_for_no_socket(
+    start: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes before pyzmq knows the first socket, the second one, and so on."""
+    add, left, moments = zmq.Context._add_socket, 0, 0
+
+    def interrupt(context: zmq.Context[Any], socket: Any) -> None:
+        nonlocal left
+        if threading.current_thread() is thread:
+            left -= 1
+            if left == 0:
+                raise Interrupted
+        add(context, socket)
+
+    def run() -> None:
+        nonlocal left, moments
+        while left <= 0:
+            moments += 1
+            left = moments
+            with contextlib.suppress(Interrupted):
+                start()
+
+    monkeypatch.setattr(zmq.Context, "_add_socket", interrupt)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), moments
+    assert moments > 3

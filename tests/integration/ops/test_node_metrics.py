@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from dafka_core import Producer, Store, Tower
+from dafka_core import Consumer, Producer, Store, Tower
 from dafka_core.config.node_options import keys_in
 from dafka_core.errors import NotAllowedError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.nodes import peers
 from dafka_core.nodes.sockets import REFUSAL_REASONS
 from dafka_core.nodes.store_loop import OTHER
-from dafka_core.ops import node_metrics
+from dafka_core.ops import health, node_metrics
 from dafka_core.ops.node_metrics import REFUSALS, STREAMS, WatchedNode, WatchedNodes
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.nodes.locked import Keys
@@ -149,3 +150,24 @@ def test_a_new_topic_has_its_own_counters_before_the_totals_are_summed_again(
     found = appended()
     assert found["later",] == 10
     assert (OTHER,) not in found
+
+
+def test_a_tower_is_silent_for_longer_than_its_connections_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "AWAY_S", 0.0)  # a new connection after three beacons
+    monkeypatch.setattr(health, "SILENT_S", 0.5)
+    with Tower(**ANY_PORTS) as tower:
+        towers = [tower.tower, "127.0.0.1:1:2"]
+        with Consumer(tower=towers, beacon_interval_ms=20) as consumer:
+
+            def silent_s(name: str) -> float:
+                seconds: float = told(consumer)["mesh_tower_silent_seconds", (name,)]
+                return seconds
+
+            wait_until(lambda: silent_s(towers[1]) > 0.5)  # it has never sent anything
+            [finding] = health.of_node(consumer)
+            assert finding.sentence.startswith(f"tower {towers[1]} has sent nothing for ")
+            tower.close()
+            wait_until(lambda: silent_s(towers[0]) > 0.5)
+            assert len([*health.of_node(consumer)]) == 2

@@ -27,7 +27,7 @@ class FakeStore:
     def __init__(self, directory: Path) -> None:
         now = time.monotonic()
         self.heard_at = {"h:1:2": now}
-        self.towers = SimpleNamespace(heard_at=self.heard_at)
+        self.towers = SimpleNamespace(heard_at=self.heard_at, away_s=SILENT_S)
         self.peers = SimpleNamespace(
             tower_found=True, towers=self.towers, table=["peer"], beacon_due=now + 1.0
         )
