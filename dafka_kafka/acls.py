@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from enum import IntEnum
 from itertools import groupby
 from typing import Any, Final
 
-from dafka_kafka.api import WHY, Answer, Api, Client, Feature, on_cluster, serves
+from dafka_core.security.permissions import Permissions
+from dafka_kafka.api import (
+    WHY,
+    Answer,
+    Api,
+    Client,
+    EncodedResponse,
+    Feature,
+    Response,
+    encoded,
+    on_cluster,
+    serves,
+)
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import Acl, Operation, Pattern, Users, acls
 
@@ -41,29 +55,16 @@ class Acls(Feature):
         self._users = users
 
     @serves(Api.DESCRIBE_ACLS, range(4), on_cluster(Operation.DESCRIBE))
-    async def _describe(self, request: Any, client: Client) -> Answer:
+    async def _describe(self, request: Any, client: Client) -> Response:
         if self._users is None:
             raise RefusedError(KafkaError.SECURITY_DISABLED, NO_ACLS)
-        held = self._users.permissions()
-        found = sorted(each for one in held for each in acls(one) if fits(request, each))
-        resources = [
-            {
-                "resource_type": kind,
-                "resource_name": name,
-                "pattern_type": pattern,
-                "acls": [
-                    {
-                        "principal": principal(each),
-                        "host": HOST,
-                        "operation": each.operation,
-                        "permission_type": ALLOW,
-                    }
-                    for each in group
-                ],
-            }
-            for (kind, name, pattern), group in groupby(found, lambda each: each[:3])
-        ]
-        return {"error_message": None, "resources": resources}
+        held, version = self._users.permissions(), client.version
+
+        def answer() -> EncodedResponse:
+            found = {"error_message": None, "resources": resources(request, held)}
+            return encoded(Api.DESCRIBE_ACLS, version, found)
+
+        return await asyncio.to_thread(answer)  # thousands of users take seconds
 
     @serves(Api.CREATE_ACLS, range(4))
     async def _create(self, request: Any, client: Client) -> Answer:
@@ -78,6 +79,28 @@ class Acls(Feature):
             return {"error_code": error, "error_message": WHY}
         why = NO_ACLS if self._users is None else ELSEWHERE
         return {"error_code": KafkaError.SECURITY_DISABLED, "error_message": why}
+
+
+def resources(request: Any, users: Iterable[Permissions]) -> list[Answer]:
+    """Return the ACLs of users that match a filter, by resource."""
+    found = sorted(each for one in users for each in acls(one) if fits(request, each))
+    return [
+        {
+            "resource_type": kind,
+            "resource_name": name,
+            "pattern_type": pattern,
+            "acls": [
+                {
+                    "principal": principal(each),
+                    "host": HOST,
+                    "operation": each.operation,
+                    "permission_type": ALLOW,
+                }
+                for each in group
+            ],
+        }
+        for (kind, name, pattern), group in groupby(found, lambda each: each[:3])
+    ]
 
 
 def principal(acl: Acl) -> str:

@@ -103,6 +103,10 @@ class Client:
         return None if self.rights is None else self.rights.operations(resource, name)
 
 
+Answer = dict[str, Any]
+"""The fields of a response, with structures as such mappings; ``schemas`` makes the message."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedResponse:
     """An encoded response body, in pieces that need not be joined."""
@@ -110,11 +114,13 @@ class EncodedResponse:
     pieces: Sequence[bytes | bytearray | memoryview]
 
 
+def encoded(api: Api, version: int, answer: Answer) -> EncodedResponse:
+    """Encode an answer; in a thread for a large one, which would hold up the event loop."""
+    return EncodedResponse([schemas.made_response(api, answer).encode(version=version)])
+
+
 Response = Any | EncodedResponse | None
 """A message of ``schemas``, its encoded body, or None where the client expects none (acks=0)."""
-
-Answer = dict[str, Any]
-"""The fields of a response, with structures as such mappings; ``schemas`` makes the message."""
 
 Handler = Callable[[Any, Client], Awaitable[Response]]
 """Handles a request in the gateway's event loop, without blocking it. A ProtocolError closes the

@@ -31,7 +31,7 @@ from dafka_core.errors import ConfigError, DafkaError
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import escape, quoted, unescape
 from dafka_core.security.permissions import ADMIN, CONSUME, PRODUCE, Permissions
-from dafka_core.system.files import replace_file
+from dafka_core.system.files import open_new
 from dafka_kafka.options import DEFAULT_PORT, KafkaOptions
 
 if TYPE_CHECKING:
@@ -143,7 +143,12 @@ def _rewrite(users: str, name: str, renew: Callable[[User | None], User | None])
             renewed = renew(file.users.pop(name, None))
             if renewed is not None:
                 file.users[name] = renewed
-            replace_file(path, file.packed(), 0o600)
+            with open_new(path, 0o600) as new:
+                if path.exists():  # by 'sudo', its gateway could not read a file of root
+                    held = path.stat()
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(new.fileno(), held.st_uid, held.st_gid)
+                new.write(file.packed())
     except OSError as error:
         why = f"cannot be read and written ({error.strerror or error})"
         raise ConfigError("kafka_users", escape(users), why) from None

@@ -21,15 +21,14 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store import Store
 from dafka_core.system.hosts import HostPort
-from dafka_kafka import schemas
 from dafka_kafka.api import (
     WHY,
     Answer,
     Api,
     Client,
-    EncodedResponse,
     Feature,
     Response,
+    encoded,
     on_cluster,
     on_topics,
     outcome,
@@ -339,11 +338,8 @@ class Configs(Feature):
         if len(asked) <= MOST_INLINE:
             return answer()
 
-        def encoded() -> EncodedResponse:
-            made = schemas.made_response(Api.DESCRIBE_CONFIGS, answer())
-            return EncodedResponse([made.encode(version=client.version)])
-
-        return await self._node.in_thread(encoded)
+        api, version = Api.DESCRIBE_CONFIGS, client.version
+        return await self._node.in_thread(lambda: encoded(api, version, answer()))
 
     @serves(Api.LIST_CONFIG_RESOURCES, range(2), on_cluster(Permitted.DESCRIBE_CONFIGS))
     async def _list_resources(self, request: Any, client: Client) -> Answer:

@@ -8,7 +8,17 @@ from typing import Any, Final
 
 from dafka_core.errors import DafkaError
 from dafka_core.storage.snapshot import Snapshot
-from dafka_kafka.api import Answer, Api, Client, Feature, on_cluster, serves
+from dafka_kafka.api import (
+    Answer,
+    Api,
+    Client,
+    EncodedResponse,
+    Feature,
+    Response,
+    encoded,
+    on_cluster,
+    serves,
+)
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.registry_table import NumberedPartition
@@ -25,9 +35,12 @@ class LogDirs(Feature):
         self._node = node
 
     @serves(Api.DESCRIBE_LOG_DIRS, range(6), on_cluster(Operation.DESCRIBE))
-    async def _describe(self, request: Any, client: Client) -> Answer:
-        asked = list(self._asked(request.topics))
-        return {"results": [await self._node.in_thread(self._directory, asked)]}
+    async def _describe(self, request: Any, client: Client) -> Response:
+        def answer() -> EncodedResponse:
+            found = {"results": [self._directory(list(self._asked(request.topics)))]}
+            return encoded(Api.DESCRIBE_LOG_DIRS, client.version, found)
+
+        return await self._node.in_thread(answer)
 
     def _asked(self, topics: Iterable[Any] | None) -> Iterable[NumberedPartition]:
         """Return the requested partitions that exist; all without topics."""

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
-from dafka_kafka import schemas
 from dafka_kafka.api import (
     Answer,
     Api,
     Client,
-    EncodedResponse,
     Feature,
     Response,
+    encoded,
     on_topics,
     serves,
 )
@@ -77,11 +76,8 @@ class Metadata(Feature):
         if sum(map(len, partitions.values())) <= MOST_INLINE:
             return answer()
 
-        def encoded() -> EncodedResponse:
-            made = schemas.made_response(Api.METADATA, answer())
-            return EncodedResponse([made.encode(version=client.version)])
-
-        return await self._node.in_thread(encoded)
+        version = client.version
+        return await self._node.in_thread(lambda: encoded(Api.METADATA, version, answer()))
 
     async def _all(self, client: Client) -> list[str]:
         """Return all topics that a client may see, sorted."""

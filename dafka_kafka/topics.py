@@ -8,12 +8,16 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import DafkaError, ProtocolError, StoreError
+from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
 from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
+from dafka_core.model.records import TopicPartition
+from dafka_core.storage.log import TRIM_PARTITIONS
 from dafka_kafka.api import (
     Answer,
     Api,
@@ -283,49 +287,83 @@ class Topics(Feature):
 
     @serves(Api.DELETE_RECORDS, range(3))
     async def _delete_records(self, request: Any, client: Client) -> Answer:
-        topics = []
-        for topic in request.topics:
-            parts = []
-            refusal = client.refusal(on_topics(Operation.DELETE), topic.name)
-            for each in topic.partitions:
-                low, error = -1, refusal
-                if not refusal:
-                    low, error = await self._give_up(topic.name, each.partition_index, each.offset)
-                told = {"partition_index": each.partition_index, "low_watermark": low}
-                parts.append(told | {"error_code": error})
-            topics.append({"name": topic.name, "partitions": parts})
-        return {"topics": topics}
+        found = [(topic, self._bounds(topic, client)) for topic in request.topics]
+        wanted = {each.tp: each.offset for _, bounds in found for each in bounds if each.tp}
+        lows, failure = dict[TopicPartition, int](), KafkaError.NONE
+        try:
+            lows = await self._node.in_thread(self._trim, wanted)
+        except StoreError as damage:
+            failure = say_damaged(damage)
+        except RefusedError as refused:
+            _log.warning("records of %d partitions are not deleted: %s", len(wanted), refused.why)
+            failure = KafkaError(refused.code)
 
-    async def _give_up(self, topic: str, number: int, before: int) -> tuple[int, KafkaError]:
-        """Trim a partition at all reachable stores; return its first remaining offset."""
-        found = self._node.registry.table.get(topic, number)
+        def told(asked: Any, bound: _Bound) -> Answer:
+            low, error = bound.offset, bound.error
+            if bound.tp is not None:
+                low, error = lows.get(bound.tp, -1), failure
+            number = asked.partition_index
+            return {"partition_index": number, "low_watermark": low, "error_code": error}
+
+        return {
+            "topics": [
+                {"name": topic.name, "partitions": [*map(told, topic.partitions, bounds)]}
+                for topic, bounds in found
+            ]
+        }
+
+    def _bounds(self, topic: Any, client: Client) -> list[_Bound]:
+        refusal = client.refusal(on_topics(Operation.DELETE), topic.name)
+        return [
+            _Bound(None, error=refusal) if refusal else self._bound(topic.name, each)
+            for each in topic.partitions
+        ]
+
+    def _bound(self, topic: str, asked: Any) -> _Bound:
+        found = self._node.registry.table.get(topic, asked.partition_index)
         if found is None:
-            return -1, KafkaError.UNKNOWN_TOPIC_OR_PARTITION
+            return _Bound(None, error=KafkaError.UNKNOWN_TOPIC_OR_PARTITION)
         gateways = self._node.gateways
         if gateways.leader(found) != gateways.own:
-            return -1, KafkaError.NOT_LEADER_OR_FOLLOWER
-        log = self._node.store.log
-        end = self._node.watermark(found.tp, log.end(found.tp))
+            return _Bound(None, error=KafkaError.NOT_LEADER_OR_FOLLOWER)
+        end = self._node.watermark(found.tp, self._node.store.log.end(found.tp))
         if end is None:
-            return -1, KafkaError.NOT_ENOUGH_REPLICAS
-        before = end if before == HIGH_WATERMARK else before
+            return _Bound(None, error=KafkaError.NOT_ENOUGH_REPLICAS)
+        before = end if asked.offset == HIGH_WATERMARK else asked.offset
         if not 0 <= before <= end:
-            return -1, KafkaError.OFFSET_OUT_OF_RANGE
-        if not end:
-            return 0, KafkaError.NONE
-        try:
-            low = await self._node.in_thread(log.trim, found.tp, before)
-        except StoreError as damage:
-            return -1, say_damaged(damage)
-        request = TrimRequest(((*found.tp, before),))
-        try:
-            await self._node.in_thread(
-                tell_others, self._node.store, lambda other: other.ask(Trimmed, ANSWER_S, request)
-            )
-        except RefusedError as refused:
-            _log.warning("%s: records before offset %d: %s", found.tp, before, refused.why)
-            return -1, KafkaError(refused.code)
-        return low, KafkaError.NONE
+            return _Bound(None, error=KafkaError.OFFSET_OUT_OF_RANGE)
+        return _Bound(found.tp if end else None, before)
+
+    def _trim(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Trim partitions at all reachable stores; return their first remaining offsets.
+
+        It blocks. Kafka Streams and tools name hundreds of partitions: one by one they would take
+        longer than clients wait.
+
+        Raises:
+            StoreError: this store failed.
+            RefusedError: another store failed.
+        """
+        lows: dict[TopicPartition, int] = {}
+        for part in parts([*wanted.items()], TRIM_PARTITIONS):
+            lows |= zip(dict(part), self._node.store.log.trim_all(part), strict=True)
+
+        def tell(other: StoreClient) -> None:
+            for part in parts([*wanted.items()], MAX_TRANSACTIONS):
+                trims = tuple((*tp, before) for tp, before in part)
+                other.ask(Trimmed, ANSWER_S, TrimRequest(trims))
+
+        if wanted:
+            tell_others(self._node.store, tell)
+        return lows
+
+
+class _Bound(NamedTuple):
+    """The offset before which a partition's records are to be deleted; without it, the result."""
+
+    tp: TopicPartition | None
+    offset: int = -1
+    error: KafkaError = KafkaError.NONE
 
 
 def _checked(count: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import threading
 from pathlib import Path
@@ -56,6 +57,16 @@ def test_users_are_added_changed_and_removed(kafka_user: Command) -> None:
     code, told = kafka_user("add", "carol", password="\udcff\n")
     assert code == 2
     assert "a password is text in UTF-8" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_a_file_keeps_its_owner(kafka_user: Command) -> None:
+    assert kafka_user("add", "alice", password="one\n")[0] == 0
+    os.chown(kafka_user.file, 12_345, 23_456)
+    assert kafka_user("add", "bob", password="b\n")[0] == 0
+    status = kafka_user.file.stat()
+    assert (status.st_uid, status.st_gid) == (12_345, 23_456)
+    assert stat.S_IMODE(status.st_mode) == 0o600
 
 
 def test_what_a_user_may_do_changes_without_another_password(kafka_user: Command) -> None:

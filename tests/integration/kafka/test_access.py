@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from dafka_core import Store
 from dafka_core.errors import ProtocolError
 from dafka_core.protocol.limits import RecentNames
 from dafka_core.security.permissions import CONSUME, NOBODY, Permissions
+from dafka_kafka import acls
 from dafka_kafka import metadata as metadata_module
 from dafka_kafka.api import Api, Client, on_groups, on_topics
 from dafka_kafka.errors import KafkaError
@@ -21,6 +22,7 @@ from dafka_kafka.gateway import Gateway
 from dafka_kafka.server import DENIED, MAX_NAME
 from dafka_kafka.users import OPERATIONS, Operation, Resource, Rights
 from tests.integration.kafka.groups.asking import MEMBER
+from tests.integration.kafka.locked import Locked
 from tests.integration.kafka.one_request import ask_as, tell
 from tests.unit.kafka.messages import rows, versions
 from tests.unit.kafka.records.batches import batch, messages_of
@@ -359,6 +361,25 @@ def test_a_gateway_without_users_has_no_acls(gateway: Gateway) -> None:
     found = tell(gateway, Api.DESCRIBE_ACLS, 3, **asked)
     assert (found.error_code, found.resources) == (KafkaError.SECURITY_DISABLED, [])
     assert "no authorizer" in found.error_message
+
+
+def test_acls_are_listed_while_others_are_served(
+    locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, listed = set[str](), acls.fits
+
+    def noted(*args: Any) -> bool:
+        threads.add(threading.current_thread().name)
+        return listed(*args)
+
+    monkeypatch.setattr(acls, "fits", noted)
+    for version in versions(Api.DESCRIBE_ACLS):
+        asked = Requests.describe_acls(cast("Requests", None), version)
+        asked |= dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+        admin = Permissions("admin", frozenset({"admin"}))
+        found = ask_as(locked.gateway, admin, Api.DESCRIBE_ACLS, version, **asked)
+        assert "User:alice" in rows(found, "resources.acls", "principal")
+    assert "dafka-kafka" not in threads  # the event loop's
 
 
 def test_refusals_are_counted_and_said_once_of_each_user_and_kind(

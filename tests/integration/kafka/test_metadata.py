@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from dafka_core import Producer, Store
 from dafka_core.testing import wait_until
+from dafka_kafka import schemas
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway import Gateway
@@ -201,6 +203,21 @@ def test_partitions_have_a_size(store: Store, gateway: Gateway) -> None:
     store.log.close()  # a store that cannot be read
     directory, sizes = described_disk(gateway)
     assert (directory.error_code, sizes) == (56, {})
+
+
+def test_sizes_of_partitions_are_encoded_while_others_are_served(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, threads = schemas.made_response, dict[int, str]()
+
+    def noted(api: int, values: Any) -> Any:
+        threads[api] = threading.current_thread().name
+        return made(api, values)
+
+    monkeypatch.setattr(schemas, "made_response", noted)
+    produce(gateway, "t", 1, 1)
+    assert described_disk(gateway)[1].keys() == {("t", 0)}
+    assert threads[Api.DESCRIBE_LOG_DIRS] != "dafka-kafka"  # the event loop's
 
 
 def test_features_that_are_not_in_use_are_empty(gateway: Gateway) -> None:

@@ -18,12 +18,15 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DafkaError, StoreError
+from dafka_core.flight.requests import Trimmed
+from dafka_core.flight.store_client import StoreClient
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
 from dafka_kafka.partition_registry import PartitionRegistry
+from dafka_kafka.produce import ALL
 from tests.integration.kafka.admin import (
     PATIENCE_S,
     admin_of,
@@ -248,14 +251,43 @@ def test_records_that_a_disk_does_not_give_up_have_an_error_of_their_own(
     with ProduceClient(gateway.listens) as client:
         client.ask({("t", 0): batch([b"a"])})
 
-    def fail(*_: object) -> int:
+    def fail(*_: object) -> list[int]:
         raise StoreError(store.log.directory, "no disk")
 
-    monkeypatch.setattr(store.log, "trim", fail)
+    monkeypatch.setattr(store.log, "trim_all", fail)
     asked = TopicPartition("t", 0, -1), TopicPartition("t", 1, -1)
     found = admin.delete_records(list(asked), request_timeout=PATIENCE_S)
     assert refusal(found[asked[0]])[0] == "KAFKA_STORAGE_ERROR"
     assert found[asked[1]].result(PATIENCE_S).low_watermark == 0
+
+
+def test_records_of_many_partitions_are_given_up_at_once(
+    gateway: Gateway,
+    admin: AdminClient,
+    store: Store,
+    other: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count, asked = 250, list[Any]()
+    make(admin, "t", count=count)
+    with ProduceClient(gateway.listens) as client:
+        client.ask({("t", number): batch([b"a", b"b"]) for number in range(count)}, acks=ALL)
+    ask = StoreClient.ask
+
+    def noted(client: StoreClient, *args: Any) -> Any:
+        asked.append(args[0])
+        return ask(client, *args)
+
+    monkeypatch.setattr(StoreClient, "ask", noted)
+    parts = [{"partition_index": number, "offset": 1} for number in range(count + 1)]
+    topics = [{"name": "t", "partitions": parts}]
+    answer = tell(gateway, Api.DELETE_RECORDS, topics=topics, timeout_ms=30_000)
+    found = rows(answer, "topics.partitions", "partition_index", "error_code", "low_watermark")
+    assert found == [*((number, 0, 1) for number in range(count)), (count, 3, -1)]
+    assert asked.count(Trimmed) == 1
+    for each in (store, other):
+        infos = each.log.partitions("t")
+        assert {(info.earliest, info.end) for info in infos} == {(1, 2)}
 
 
 def test_topics_are_made_and_extended_in_each_version(gateway: Gateway) -> None:
