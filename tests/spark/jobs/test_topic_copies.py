@@ -55,13 +55,13 @@ def test_topic_to_topic_keeps_keys_headers_and_null_values(
 ) -> None:
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with Producer("keyed", tower=cluster.tower) as producer:
+    with Producer("with_keys", tower=cluster.tower) as producer:
         producer.publish(b"v", b"k", [("h", b"1"), ("n", None)])
         producer.publish(None, b"gone")
         producer.publish(b"plain")
     topic_to_topic.main(
         [
-            *(f"--tower={cluster.tower}", "--topic=keyed", "--to=copied", "--available-now"),
+            *(f"--tower={cluster.tower}", "--topic=with_keys", "--to=keys_kept", "--available-now"),
             f"--checkpoint={tmp_path / 'checkpoint'}",
         ]
     )
@@ -71,7 +71,7 @@ def test_topic_to_topic_keeps_keys_headers_and_null_values(
         .option("subscribe", topic)
         .load()
         .select("key", "value", "headers")
-        for topic in ("keyed", "copied")
+        for topic in ("with_keys", "keys_kept")
     )
     assert_df_equality(copied, keyed, ignore_row_order=True)
 
