@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,8 @@ class EmbeddedCluster(ProcessBound):
         self.directory = Path(directory)
         self._has_keys = keys
         self._tower: _NodeProcess | None = None
-        self._ports = (0, 0)
+        self._held: list[socket.socket] = []
+        self._ports = self._hold_port(), self._hold_port()
         self._stores: dict[int, _NodeProcess] = {}
         self._has_gateways = kafka is not False
         self._kafka = {} if isinstance(kafka, bool) else dict(kafka)
@@ -143,7 +145,6 @@ class EmbeddedCluster(ProcessBound):
         for flag in self.key(TOWER, (TOWER,)).items():
             arguments += _flag(*flag)
         self._tower = self._node("tower", arguments)
-        self._ports = (int(self._tower.ready["sub_port"]), int(self._tower.ready["pub_port"]))
 
     def kill_tower(self) -> None:
         """Kill the tower as a crash would (SIGKILL)."""
@@ -166,7 +167,8 @@ class EmbeddedCluster(ProcessBound):
         if flight_port is not None:
             arguments += ["--flight-port", str(flight_port)]
         if self._has_gateways:  # its previous port, if it was killed
-            arguments += ["--kafka", self._gateways.get(index, "127.0.0.1:0")]
+            address = self._gateways.get(index) or f"127.0.0.1:{self._hold_port()}"
+            arguments += ["--kafka", address]
             for name, value in self._kafka.items():
                 arguments += _flag(name, value)
         self._stores[index] = store = self._node("store", arguments)
@@ -193,6 +195,8 @@ class EmbeddedCluster(ProcessBound):
         for index in tuple(self._stores):
             self.kill_store(index)
         self.kill_tower()
+        for held in self._held:
+            held.close()
         if self._temporary is not None:
             self._temporary()
 
@@ -203,11 +207,22 @@ class EmbeddedCluster(ProcessBound):
                     error.add_note(f"The log of the {node.kind}:\n{log}")
         self.close()
 
+    def _hold_port(self) -> int:
+        """Return a free port at which no node but ours listens, also while ours is killed."""
+        held = socket.socket()
+        self._held.append(held)
+        # Nodes set it as well, and so can listen.  No connection gets a port that is bound.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
     def _node(self, kind: str, arguments: Sequence[str]) -> _NodeProcess:
         return _NodeProcess(kind, arguments)
 
     def on_forked(self) -> None:
-        """Close the child's copies of the pipes: nodes end when their input does."""
+        """Close the child's copies of ports, and of pipes: nodes end when their input does."""
+        for held in vars(self).get("_held", ()):
+            held.close()
         tower, stores = vars(self).get("_tower"), vars(self).get("_stores", {})
         for node in filter(None, (tower, *stores.values())):
             node.close_pipes()

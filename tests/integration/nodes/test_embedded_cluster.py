@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,17 @@ def test_its_temporary_directory_goes_with_it() -> None:
     assert not directory.exists()
     assert cluster.stores == []
     cluster.close()
+
+
+def test_no_other_program_gets_the_ports_of_a_killed_tower() -> None:
+    with EmbeddedCluster(stores=0) as cluster:
+        tower = cluster.tower
+        cluster.kill_tower()
+        for port in tower.split(":")[1:]:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", int(port)))
+        cluster.start_tower()
+        assert cluster.tower == tower
 
 
 def test_a_store_that_cannot_start_is_an_error_with_the_reason(tmp_path: Path) -> None:
