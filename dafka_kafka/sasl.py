@@ -10,15 +10,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec.structs import astuple
-from scramp import ScramException, ScramMechanism
-from scramp.core import ScramServer
 
-from dafka_core.errors import ProtocolError
+from dafka_core.errors import ConfigError, ProtocolError
 from dafka_core.security.permissions import NOBODY
 from dafka_core.security.throttles import MOST_WRONG
 from dafka_kafka.api import Answer, Api, Client, Feature, Served, serves
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.users import SCRAM, Rights, Users, Verifier
+
+try:
+    from scramp import ScramException, ScramMechanism
+    from scramp.core import ScramServer
+except ImportError:
+    _why = "needs scramp: pip install 'dafka-spark[kafka]'"
+    raise ConfigError("kafka", True, _why) from None
 
 PLAIN: Final = "PLAIN"
 

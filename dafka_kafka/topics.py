@@ -298,7 +298,7 @@ class Topics(Feature):
             _log.warning("records of %d partitions are not deleted: %s", len(wanted), refused.why)
             failure = KafkaError(refused.code)
 
-        def told(asked: Any, bound: _Bound) -> Answer:
+        def result(asked: Any, bound: _Bound) -> Answer:
             low, error = bound.offset, bound.error
             if bound.tp is not None:
                 low, error = lows.get(bound.tp, -1), failure
@@ -307,7 +307,7 @@ class Topics(Feature):
 
         return {
             "topics": [
-                {"name": topic.name, "partitions": [*map(told, topic.partitions, bounds)]}
+                {"name": topic.name, "partitions": [*map(result, topic.partitions, bounds)]}
                 for topic, bounds in found
             ]
         }

@@ -6,7 +6,6 @@ only be guessed from its verifiers (RFC 5802).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
@@ -200,13 +199,6 @@ def _as_kafka_has_it(pattern: str) -> tuple[str, Pattern]:
         return pattern, Pattern.LITERAL
     return start, Pattern.PREFIXED
 
-
-try:
-    from scramp import ScramException
-    from scramp.utils import saslprep
-except ImportError:
-    _why = "needs scramp: pip install 'dafka-spark[kafka]'"
-    raise ConfigError("kafka", True, _why) from None
 
 KEY_BYTES: Final = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}  # the length of keys by mechanism
 
@@ -409,14 +401,7 @@ class Users:
         """Check a password; takes the same time whether the user exists or not."""
         like = self.verifier(SCRAM[0], name)
         try:
-            given = [verifier_of(SCRAM[0], each, like) for each in _spellings(password)]
+            given = verifier_of(SCRAM[0], password, like)
         except ValueError:
             return False
-        return any(hmac.compare_digest(each.stored_key, like.stored_key) for each in given)
-
-
-def _spellings(password: str) -> set[str]:
-    """Return a password, and what version 0.2 hashed in its place."""
-    with contextlib.suppress(ScramException):
-        return {password, saslprep(password) or password}
-    return {password}
+        return hmac.compare_digest(given.stored_key, like.stored_key)

@@ -4,7 +4,7 @@
 |---|---|
 | ``close``, or the end of a ``with`` block | the node is closed, and errors are raised |
 | the application drops an open node | a thread of its own closes it, since closing waits |
-| a signal's handler closes a producer whose lock its thread holds | so, too |
+| a signal's handler closes a producer whose lock its thread holds | so, when the lock is free |
 | the process ends | open producers are closed, side by side, and all such threads awaited |
 | a child is forked | it forgets its parent's nodes |
 

@@ -192,9 +192,7 @@ def flat(
 
 # -- the packed text -------------------------------------------------------------------------------
 
-MAX_UNPACKED_BYTES: Final = (
-    1 << 28
-)  # unpacked, of some millions of partitions; a larger text is an attack
+MAX_UNPACKED_BYTES: Final = 1 << 28  # some millions of partitions; a larger text is an attack
 PACKED_PARTITIONS: Final = 100  # that are packed; people can read offsets of fewer
 
 _SIZE: Final = struct.Struct("<I")

@@ -11,14 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scramp import ScramMechanism
 
 from dafka_core.errors import ConfigError
 from dafka_core.security.permissions import Permissions
-from dafka_kafka import users as module
+from dafka_kafka import sasl
 from dafka_kafka.acls import PatternFilter, fits
 from dafka_kafka.users import (
-    ITERATIONS,
     MAX_TOPICS,
     OPERATIONS,
     REFUSALS,
@@ -63,17 +61,6 @@ def test_a_user_is_known_by_name_and_password(file: Path) -> None:
     assert users.knows("bób", "b")
     for name, password in (("alice", "b"), ("alice", ""), ("carol", "b"), ("alice", "\ud800")):
         assert not users.knows(name, password)
-
-
-def test_a_password_that_version_02_prepared_is_known(tmp_path: Path) -> None:
-    def earlier(mechanism: str, password: str) -> Verifier:
-        return Verifier(*ScramMechanism(mechanism).make_auth_info(password, ITERATIONS))
-
-    held = {each: earlier(each, "½\u00a0ﬁsh") for each in SCRAM}
-    written(tmp_path / "users", alice=User(held, ("consume",)), bob=user("bob", "½\u00a0ﬁsh"))
-    users = Users(str(tmp_path / "users"))
-    assert all(users.knows(each, "½\u00a0ﬁsh") for each in ("alice", "bob"))
-    assert not users.knows("alice", "½ ﬁshes")
 
 
 @pytest.mark.parametrize("password", ["", "a\0b", "\ud800", "é" * 513])
@@ -203,7 +190,7 @@ def test_who_lacks_a_library_is_not_told_of_an_option_that_was_never_set(
 ) -> None:
     monkeypatch.setitem(sys.modules, "scramp", None)
     with pytest.raises(ConfigError, match="option 'kafka' = True: needs scramp: pip install"):
-        runpy.run_path(module.__file__)
+        runpy.run_path(sasl.__file__)
 
 
 def held(*roles: str, produce: str = "*", consume: str = "*") -> Permissions:
