@@ -31,6 +31,9 @@ Such values are read again in two arrays: text that closes one array does not cl
 
 _CONTROLS: Final = "[\\x00-\\x1f]"
 
+_MAX_DAYS: Final = 11_248_737
+"""The days from 1970 to the end of the year 32767: Arrow writes later ones as other years."""
+
 
 class JsonCodec:
     """One JSON object in each value, decoded into a struct."""
@@ -130,9 +133,12 @@ def _text(column: pa.Array) -> pa.Array:
         return _lists(column)
     if pa.types.is_string(kind):
         return _quoted(_escaped(column))
-    texts = column.cast(pa.utf8())
     if pa.types.is_temporal(kind):
-        return _quoted(pc.replace_substring(texts, " ", "T"))
+        days = pc.min_max(column.cast(pa.date32()).view(pa.int32())).as_py()
+        if max(-(days["min"] or 0), days["max"] or 0) > _MAX_DAYS:
+            raise ValueError("has a time beyond the year 32767")
+        return _quoted(pc.replace_substring(column.cast(pa.utf8()), " ", "T"))
+    texts = column.cast(pa.utf8())
     if pa.types.is_floating(kind):  # JSON has no NaN and no infinity
         texts = pc.if_else(pc.is_finite(column), texts, pa.scalar(None, pa.utf8()))
     return texts
