@@ -81,6 +81,7 @@ MIRROR = ("mirror", "--checkpoint=unused", "--to-tower=there", "--to-topic=c")
         ((*FILES, "--output=a"), "one of the arguments --topic --topic-pattern is required"),
         ((*FILES, "--topic-pattern=(", "--output=a"), "option 'subscribePattern' = '('"),
         ((*MIRROR, "--topic=a,b"), "argument --to-topic: names the copy of one topic"),
+        ((*MIRROR, "--topic=a", "--to-topic="), "argument --to-topic: a topic must have 1 to"),
         ((*MIRROR, "--topic-pattern=a.*"), "argument --to-topic: names the copy of one topic"),
         ((*MIRROR, "--topic=a", "--topic-pattern=a"), "argument --topic-pattern: not allowed with"),
         (("lag_report",), "environment variable 'DAFKA_TOWER' = 'c:d': must"),
