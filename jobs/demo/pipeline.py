@@ -38,10 +38,6 @@ Bar = tuple[str, int, int]
 class StalledError(Exception):
     """Nothing has moved for too long."""
 
-    def __init__(self, waited_s: float, logs: Path) -> None:
-        super().__init__(f"nothing has moved for {waited_s:g} s; see the logs in {logs}")
-        self.waited_s = waited_s
-
 
 @dataclass(slots=True)
 class Observed:
@@ -58,10 +54,8 @@ class Observed:
         if event["event"] == "fed":
             self.fed = event["records"]
         elif event["event"] == "done":
-            self.partitions = [
-                PartitionSum(entry["partition"], entry["records"], entry["sha256"])
-                for entry in event["partitions"]
-            ]
+            names = PartitionSum._fields
+            self.partitions = [PartitionSum(*map(each.get, names)) for each in event["partitions"]]
         elif event["event"] == "batch":
             self.read = sum(event["offsets"].get(TOPIC, {}).values())
             self.batches.append(event["batch"])
@@ -118,7 +112,8 @@ class Pipeline:
                     moved = time.monotonic()
             show()
             if time.monotonic() - moved > STALLED_AFTER_S:
-                raise StalledError(STALLED_AFTER_S, self._directory)
+                why = f"nothing has moved for {STALLED_AFTER_S:g} s"
+                raise StalledError(f"{why}; see the logs in {self._directory}")
             time.sleep(POLL_INTERVAL_S)
 
 
