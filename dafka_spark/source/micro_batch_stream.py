@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -347,12 +347,10 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
             ends = {tp: max(info.end, self._read.get(tp, 0)) for tp, info in heads.items()}
             waiting = {tp: end - self._read.get(tp, end) for tp, end in ends.items()}
             report = SourceOffset({**self._read, **ends}).report()
-            lag = self._lag.of(waiting, self._sizes)
+            sizes = partial(self._limit.sizes, firsts=self._read, holders=self._snapshot.holders)
+            lag = self._lag.of(waiting, sizes)
             self._report = {**report, "lag": lag, "source": described(self._options)}
         return self._report
-
-    def _sizes(self, waiting: Waiting) -> Sizes:
-        return self._limit.sizes(waiting, self._read, self._snapshot.holders)
 
     def _end(self, start: dict[str, Any], heads: Heads, limit: ReadLimit) -> dict[str, Any]:
         begin = self._parse(start)
