@@ -256,10 +256,9 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a checkpoint (``startingOffsets``).
 
-        Spark calls this again when it repeats a first batch, and ignores the result: the end of
-        that batch holds its start.  So ``latestOffset``, which Spark does not call in that case,
-        raises the error for ``startingOffsets`` beyond the end of a partition, which may look
-        shorter now.
+        Spark calls this again when it plans or repeats the first batch, and the end of that batch
+        holds its start.  So ``latestOffset``, which Spark does not call before it repeats a batch,
+        raises the error for ``startingOffsets`` beyond a partition's end: it may look shorter now.
         """
         bound, begun_us = self._options.starting(AT_LATEST), time.time_ns() // 1_000
         heads = self._refresh(thorough=True) if self._frozen is None else self._frozen
