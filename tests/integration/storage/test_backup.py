@@ -6,7 +6,10 @@ import contextlib
 import json
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +41,10 @@ from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.rows import BLOCK_KEY, partition_key
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, told
-from tests.integration.storage.limits import limited
+from tests.integration.storage.containers import can_contain, contained
+from tests.integration.storage.limits import environment_below, limited
 from tests.integration.storage.linked import checked, link
-from tests.integration.storage.processes import TP, put
+from tests.integration.storage.processes import ROOT, TP, put
 from tests.integration.storage.staged import clean, held, large, values
 from tests.integration.storage.staged import put as staged_put
 
@@ -51,7 +55,7 @@ def back_up(log: Log, directory: Path, previous: Backup | None = None) -> Manife
     known = {each.id: each for each in (previous.known() if previous else ())}
     with log.snapshot() as tables:
         found = entries(tables, known, FACTS)
-        return write_backup(directory, found, store="S", dafka="1", previous=previous)
+        return write_backup(directory, found, store="S", previous=previous)
 
 
 def restore(directory: Path, to: Path) -> Log:
@@ -122,7 +126,7 @@ def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
             ]
 
     def write(found: Iterable[Entry]) -> None:
-        write_backup(tmp_path / "b", found, store="S", dafka="1", previous=None)
+        write_backup(tmp_path / "b", found, store="S", previous=None)
 
     def broken() -> Iterable[Entry]:
         yield from whole[:-2]
@@ -132,10 +136,15 @@ def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"invalid backup|is gone"):
             write(found)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+    for incomplete in ({"format": FORMAT, "dafka": "1"}, {"format": FORMAT, "whole": []}):
+        first = memoryview(json.dumps(incomplete).encode())
+        with pytest.raises(StoreError, match="invalid backup"):
+            write([whole[0]._replace(value=first), *whole[1:]])
     newer = json.dumps({"format": FORMAT + 1, "whole": []}).encode()
     with pytest.raises(StoreError, match=f"has format {FORMAT + 1}: use the store's version"):
         write([whole[0]._replace(value=memoryview(newer)), *whole[1:]])
     write(whole)
+    assert Backup(tmp_path / "b").manifest.dafka == FACTS["dafka"]  # the store's version
     with pytest.raises(StoreError, match="not empty: name another directory"):
         write(whole)
 
@@ -160,6 +169,73 @@ def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     ):
         (quicker / "x").touch()
     assert sorted(each.name for each in (tmp_path / "a").iterdir()) == ["b", "c"]
+
+
+def test_a_link_to_an_empty_directory_receives_a_backup_and_its_successor(tmp_path: Path) -> None:
+    for name in ("disk/a/b", "first", "link"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("second", "third"):
+        (tmp_path / "disk/a/b" / name).mkdir()
+        (tmp_path / "link" / name).symlink_to(tmp_path / "disk/a/b" / name)
+    with Log(tmp_path / "store") as log:
+        for name, before in (
+            ("first", None),
+            ("link/second", "first"),
+            ("link/third", "link/second"),
+        ):
+            put(log, 3000)
+            back_up(log, tmp_path / name, Backup(tmp_path / before) if before else None)
+        end = log.end(TP)
+    with restore(tmp_path / "link/third", tmp_path / "restored") as log:
+        assert log.end(TP) == end
+
+
+@pytest.mark.skipif(not can_contain(), reason="this user cannot mount (unshare)")
+def test_a_mount_point_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    code = (
+        f"from dafka_core.storage.backup import *; made_whole(Path({str(mounted)!r})).__enter__()"
+    )
+    for mount in (f"-t tmpfs tmpfs {mounted}", f"--bind {mounted} {mounted}"):
+        command = contained([sys.executable, "-c", code], f"mount {mount}")
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert "a disk is mounted there: name another directory" in done.stderr
+    assert list(tmp_path.iterdir()) == [mounted]
+
+
+def test_a_backup_needs_no_larger_map_than_its_file_system_supports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of CephFS has at most 1 TiB, one of a FAT 4 GiB."""
+    with Log(tmp_path / "store") as log:
+        put(log, 3000)
+        monkeypatch.setattr(lmdb, "Environment", environment_below(1 << 32, monkeypatch))
+        back_up(log, tmp_path / "b")
+    with restore(tmp_path / "b", tmp_path / "restored") as log:
+        assert log.end(TP) == 3000
+
+
+def test_a_block_that_an_earlier_backup_has_damaged_comes_again(tmp_path: Path) -> None:
+    """The store has replaced it meanwhile."""
+    written = [large(100, name) for name in "abcd"]
+    for name in ("damaged", "whole"):
+        with Log(tmp_path / name) as log:
+            for each in written[:3]:
+                staged_put(log, each)
+    data = tmp_path / "damaged" / "data.mdb"
+    data.write_bytes(data.read_bytes().replace(b"b7.", b"B7."))
+    with Log(tmp_path / "damaged") as log, Log(tmp_path / "whole") as whole:
+        back_up(log, tmp_path / "first")
+        back_up(log, tmp_path / "second", Backup(tmp_path / "first"))
+        tp = TopicPartition("t", "p")
+        for damage in filter(None, log.healer.damaged_ranges(tp)):
+            (batch,) = whole.read(tp, damage.start, damage.end)
+            assert log.healer.replace(damage, batch)
+        staged_put(log, written[3])
+        back_up(log, tmp_path / "third", Backup(tmp_path / "second"))
+    with restore(tmp_path / "third", tmp_path / "restored") as log:
+        assert held(log) == [value for each in written for value in each]
 
 
 def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path) -> None:
@@ -277,8 +353,7 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
     tp, life = TopicPartition("t", "p"), Epoch(1, 1, 1, 0, 0)
     with Log(tmp_path) as log:
         for start in range(0, 400, 100):
-            batch = RecordBatch.of(tp, start, large(100))
-            log.append([RecordBatch(tp, start, batch.values, epoch=life)])
+            log.append([replace(RecordBatch.of(tp, start, large(100)), epoch=life)])
         with log.snapshot() as tables:
             known = {each.id: each for each in known_of(tables)}
         for _ in range(6):
@@ -291,7 +366,7 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
         # Other records have come in the place of known ones.
         log.write([SetAside(tp, 350)])
         won = RecordBatch.of(tp, 350, large(100))
-        log.write([RecordBatch(tp, 350, won.values, epoch=Epoch(2, 2, 1, 350, 0))])
+        log.write([replace(won, epoch=Epoch(2, 2, 1, 350, 0))])
         whole, firsts = firsts_of_new(log, dict(known))
         assert whole == [0]
         assert firsts[0] == 0

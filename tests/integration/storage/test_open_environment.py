@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import mmap
 import os
 import resource
@@ -27,7 +26,13 @@ from dafka_core.storage.open_environment import NOT_LOCAL, not_local
 from dafka_core.storage.rows import OffsetTable
 from dafka_core.storage.tables import Tables
 from tests.integration.storage.damage import change, three_blocks
-from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
+from tests.integration.storage.limits import (
+    VALUE,
+    environment_below,
+    fill,
+    limited,
+    used_bytes,
+)
 from tests.integration.storage.processes import (
     TP,
     check_batches,
@@ -87,19 +92,9 @@ def test_a_file_system_that_is_declared_local_is_used(
 def test_a_map_is_larger_than_a_disk_or_as_large_as_the_file_system_supports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, sizes = lmdb.Environment, list[int]()
-
-    def limited_environment(path: str, *, map_size: int, **options: Any) -> lmdb.Environment:
-        sizes.append(map_size)
-        if map_size > 1 << 41:
-            error = lmdb.Error("Value too large for defined data type")
-            monkeypatch.setattr(error, "code", errno.EOVERFLOW, raising=False)
-            raise error
-        return real(path, map_size=map_size, **options)
-
-    disk = os.statvfs(tmp_path)
+    disk, sizes = os.statvfs(tmp_path), list[int]()
     assert disk.f_blocks * disk.f_frsize < DEFAULT_MAP_BYTES
-    monkeypatch.setattr(lmdb, "Environment", limited_environment)
+    monkeypatch.setattr(lmdb, "Environment", environment_below(1 << 41, monkeypatch, sizes))
     with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, 0, [b"a"])])
     assert sizes == [DEFAULT_MAP_BYTES, DEFAULT_MAP_BYTES // 2, DEFAULT_MAP_BYTES // 4]
