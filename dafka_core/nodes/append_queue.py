@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
@@ -269,10 +268,10 @@ class AppendQueue(ProcessBound):
                 self._complete(entry, error or self._lost(entry))
 
     def on_written(
-        self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()
+        self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None]
     ) -> None:
         """Process the log's outcomes (in the loop)."""
-        for entry, error in zip_longest(entries, outcomes):
+        for entry, error in zip(entries, outcomes, strict=True):
             self._complete(entry, error or self._lost(entry))
         with self._changed:
             self._changed.notify_all()  # ``wait`` waits for other nodes' entries, too

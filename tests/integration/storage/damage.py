@@ -44,6 +44,13 @@ def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
     return before
 
 
+def spoil(data: Path, content: bytes) -> None:
+    """Replace lower-case letters of some content by upper-case ones."""
+    before = data.read_bytes()
+    assert content in before
+    data.write_bytes(before.replace(content, content.upper()))
+
+
 def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:
     """Change a row without the log's knowledge."""
     with lmdb.Environment(str(directory), max_dbs=3) as env:

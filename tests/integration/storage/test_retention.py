@@ -348,6 +348,17 @@ def test_beyond_its_limits_it_goes_and_that_is_said(
     assert any(said in message for message in caplog.messages)
 
 
+def test_what_goes_by_age_and_size_is_counted_once(
+    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(store, clock)
+    retention = retention_of(store, "flights=97.5s,15kB", "*=1s", Query(A=0, B=0))
+    once(retention)
+    assert held(store) == {A: (50, 60), B: (50, 60), OTHER: (0, 60)}
+    assert retention.counts.records == retention.counts.unread == 100
+    assert [each.args["records"] for each in caplog.records] == [30, 30, 20, 20]  # type: ignore[index, call-overload]
+
+
 def test_what_waits_for_the_archive_is_not_said_to_be_gone(
     store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
