@@ -70,17 +70,12 @@ class AppendQueue(ProcessBound):
     which ends the store.  Every future also fails with StoreError, NodeFailedError or ClosedError
     when the store has ended, and with InvalidRequestError for a record above the limit of this
     store, or of another store, which would never receive it.
-
-    Attributes:
-        size_bytes: size of all writers' values in the queue.
-        refusal: the error of new requests, while the disk is full.  Earlier ones wait for room, so
-            that none is reported as failed and written later.
     """
 
     def __init__(
         self, mesh: Mesh, role: StoreRole, log: Log, max_record_bytes: int = MAX_VALUE_BYTES
     ) -> None:
-        self.size_bytes = 0
+        self.size_bytes = 0  # of all writers' values in the queue
         self._max_record_bytes = max_record_bytes
         self._mesh = mesh
         self._role = role
@@ -93,6 +88,8 @@ class AppendQueue(ProcessBound):
         # the log writer has them, and removes them, as the log writer does.
         self._accepted: dict[int, tuple[LogEntry, Future[Any]]] = {}
         self._failure: BaseException | None = None
+        # Of new requests, while the disk is full. Earlier ones wait for room, so that none is
+        # reported as failed and written later.
         self.refusal: DiskFullError | None = None
 
     def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:

@@ -613,17 +613,13 @@ class LogArchiver:
     Records go to the archive in few files: a day of a partition at a time, or ``ARCHIVED_BYTES`` if
     that is less. Until then the store keeps records that its rules would delete.  For one thread.
 
-    Attributes:
-        files, records, size_bytes: added to the archive since the store's start.
-        failed: the partitions that cannot be archived, and why.
-
     Raises ArchiveError if the directory cannot hold an archive.
     """
 
     def __init__(self, log: Log, directory: str | Path) -> None:
         make_archive(Path(directory))
-        self.files = self.records = self.size_bytes = 0
-        self.failed: dict[TopicPartition, str] = {}
+        self.files = self.records = self.size_bytes = 0  # added since the store's start
+        self.failed: dict[TopicPartition, str] = {}  # why partitions cannot be archived
         self._log = log
         self._directory = directory
         self._writers: dict[str, ArchiveWriter] = {}
@@ -763,10 +759,9 @@ class ProtectedQueries:
         self._runs: list[_Run] = []
         self._awaited: str | None = None
 
-    def look(self) -> None:
+    def look(self) -> list[StoreError]:
         """Read the reports again; see ``Readers``."""
         before, self._reports, failed = self._reports, {}, dict[str, StoreError]()
-        self._awaited = QUERIES_TOPIC  # until all reports are known
         for info in self._log.partitions(QUERIES_TOPIC):
             try:
                 found = before.get(info.tp)
@@ -777,9 +772,8 @@ class ProtectedQueries:
         self._runs = [run for _, runs in self._reports.values() for run in runs]
         known = {run.query for run in self._runs}
         named = (name for name in self._names if WILDCARDS.isdisjoint(name) and name not in known)
-        self._awaited = next(chain(failed, named), None)
-        for each in failed.values():
-            raise each
+        self._awaited = next(chain(failed, named), None)  # damaged reports may be any query's
+        return [*failed.values()]
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         """Return the unread records of the slowest query; see ``Readers``."""

@@ -148,12 +148,7 @@ TXN_BYTES: Final = 32 << 20  # bytes written before a sync: LMDB keeps them in m
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup's description of itself.
-
-    ``previous`` is the id of the backup that it continues, and ``previous_at`` the path to that,
-    relative to this one; both are empty if it is complete.  ``whole`` are the ids of partitions of
-    which it has all blocks nevertheless.
-    """
+    """A backup's description of itself."""
 
     v: int
     id: str
@@ -164,9 +159,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     file_bytes: int
     checksum: str
-    previous: str = ""
-    previous_at: str = ""
-    whole: tuple[int, ...] = ()
+    previous: str = ""  # the id of the backup that it continues; empty if it is complete
+    previous_at: str = ""  # the path to that, relative to this one
+    whole: tuple[int, ...] = ()  # ids of partitions of which it has all blocks nevertheless
 
 
 class Backup:

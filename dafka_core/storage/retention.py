@@ -42,16 +42,11 @@ class Unread(NamedTuple):
 class Readers(Protocol):
     """Readers for which a store keeps records that its rules would delete."""
 
-    def look(self) -> None:
-        """Read their positions again.
-
-        Raises DafkaError if the log is closed, or damaged: everything counts as unread then.
-        """
-        ...
+    def look(self) -> list[StoreError]:
+        """Read their positions again; return errors, after which everything counts as unread."""
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         """Return the unread records of the slowest reader; None without readers."""
-        ...
 
 
 def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
@@ -221,8 +216,10 @@ class Retention:
         """
         rules, now_us = self.rules, self._log.now_us()
         self._doomed, self._doomed_blocks, self._earliest, self._counted = [], 0, {}, {}
-        self._damaged, failed = {}, self._look()
+        self._damaged, failed = {}, list[DafkaError]()
         waits, self._waits = self._waits, {}
+        if self._readers is not None:
+            failed += self._readers.look()
         seen: set[TopicPartition] = set()
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
         # After the listing: the clock was compared with all of these records.
@@ -255,15 +252,6 @@ class Retention:
         for failure in (*self._damaged.values(), *failed):
             raise failure
         self.counts.passes += 1
-
-    def _look(self) -> list[DafkaError]:
-        """Read the positions of readers again; return the error if some are unknown."""
-        try:
-            if self._readers is not None:
-                self._readers.look()
-        except StoreError as error:
-            return [error]
-        return []
 
     @contextmanager
     def _noting(self, tp: TopicPartition) -> Iterator[None]:

@@ -65,10 +65,12 @@ def earliest(log: Log) -> int:
     return info.earliest if info else 0
 
 
-def retaining(log: Log, retention: Retention, deletions: Any = None) -> RetentionThread:
+def retaining(
+    log: Log, retention: Retention, deletions: Any = None, clocks_us: Any = dict
+) -> RetentionThread:
     """Return the thread of a log without deletions, limits and other stores."""
     nothing: Any = SimpleNamespace(apply=lambda: None, steps=tuple)
-    return RetentionThread(log, retention, deletions or nothing, nothing, dict)
+    return RetentionThread(log, retention, deletions or nothing, nothing, clocks_us)
 
 
 def test_records_beyond_the_rules_are_trimmed(log: Log, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,18 +121,20 @@ def test_rules_that_were_set_are_kept_until_they_are_reset(
 
 
 def test_clocks_of_others_are_compared_as_long_as_a_limit_is_an_age(log: Log) -> None:
-    unused: Any = SimpleNamespace(apply=lambda: None, steps=tuple)
     ahead = {"B" * 32: log.now_us() + 86_400_000_000}
     retention = Retention(log, parse_rules("t=1GB"), until_read=parse_rules("t=1d"))
-    with RetentionThread(log, retention, unused, unused, lambda: ahead):
+    with retaining(log, retention, clocks_us=lambda: ahead):
         wait_until(log.clock.doubt)
-    retention = Retention(log, parse_rules("t=1d"))
-    with RetentionThread(log, retention, unused, unused, lambda: ahead) as thread:
-        wait_until(log.clock.doubt)
-        thread.replace(parse_rules("t=1GB"))
+    with retaining(log, Retention(log, parse_rules("t=1GB")), clocks_us=lambda: ahead) as thread:
         wait_until(lambda: not log.clock.doubt())
         thread.replace(parse_rules("t=1d"))
         wait_until(log.clock.doubt)
+
+
+def deleted(log: Log, *topics: str) -> list[bytes]:
+    """Return records of deletions of all that topics have."""
+    infos = (log.partitions(topic) for topic in topics)
+    return [record for each in infos for record in packed_deletions(each, log.now_us(), 65_536)]
 
 
 def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
@@ -152,9 +156,8 @@ def test_rules_are_gone_by_also_where_a_deletion_is_damaged(
 
 def test_damaged_deletions_of_a_store_do_not_stop_those_of_others(log: Log, tmp_path: Path) -> None:
     put(log)
-    contents = list(packed_deletions(log.partitions("t"), log.now_us(), 65_536))
     told = b"not what was written"
-    for name, values in (("C", [told]), ("D", contents)):
+    for name, values in (("C", [told]), ("D", deleted(log, "t"))):
         log.append([RecordBatch.of(TopicPartition(DELETIONS_TOPIC, name * 32), 0, values)])
     log.close()
     spoil(tmp_path / "data.mdb", told)
@@ -164,12 +167,6 @@ def test_damaged_deletions_of_a_store_do_not_stop_those_of_others(log: Log, tmp_
             with pytest.raises(StoreError, match="CC: the block at offset 0 cannot be read"):
                 deletions.apply()
             assert earliest(opened) == 10
-
-
-def deleted(log: Log, *topics: str) -> list[bytes]:
-    """Return records of deletions of all that topics have."""
-    infos = (log.partitions(topic) for topic in topics)
-    return [record for each in infos for record in packed_deletions(each, log.now_us(), 65_536)]
 
 
 def test_an_unreadable_history_keeps_no_other_topic_from_its_deletion(tmp_path: Path) -> None:
@@ -220,22 +217,14 @@ def test_deletions_that_replace_others_are_executed(log: Log) -> None:
 A, B, C = (TopicPartition("flights", name * 32) for name in "ABC")
 
 
-@pytest.fixture
-def protected_queries_log(tmp_path: Path) -> Iterator[Log]:
-    with Log(tmp_path) as opened:
-        yield opened
-
-
 def report(query: str, run: str, *topics: str, **positions: int) -> bytes:
     at = {TopicPartition("flights", name * 32): offset for name, offset in positions.items()}
     return QueryProgress(query, run, 60, topics).at(at).packed()
 
 
-def say(
-    protected_queries_log: Log, query: str, *contents: bytes, owner: Permissions = EVERYBODY
-) -> None:
+def say(log: Log, query: str, *contents: bytes, owner: Permissions = EVERYBODY) -> None:
     tp = partition_of(query, owner=owner)
-    protected_queries_log.append([RecordBatch.of(tp, protected_queries_log.end(tp), contents)])
+    log.append([RecordBatch.of(tp, log.end(tp), contents)])
 
 
 def unread(queries: ProtectedQueries) -> list[tuple[int, str] | None]:
@@ -243,56 +232,42 @@ def unread(queries: ProtectedQueries) -> list[tuple[int, str] | None]:
     return [queries.unread(tp) for tp in (A, B, C)]
 
 
-def test_the_query_that_is_furthest_behind_counts(protected_queries_log: Log) -> None:
-    queries = ProtectedQueries(protected_queries_log, ["*"])
+def test_the_query_that_is_furthest_behind_counts(log: Log) -> None:
+    queries = ProtectedQueries(log, ["*"])
     assert unread(queries) == [None] * 3
-    say(
-        protected_queries_log,
-        "hourly",
-        report("hourly", "R1", A=5, B=7),
-        report("hourly", "R1", A=6, B=9),
-    )
-    say(protected_queries_log, "daily", report("daily", "R1", B=3))
+    say(log, "hourly", report("hourly", "R1", A=5, B=7), report("hourly", "R1", A=6, B=9))
+    say(log, "daily", report("daily", "R1", B=3))
     assert unread(queries) == [Unread(6, "hourly"), Unread(3, "daily"), None]
     # Of a query's topics, partitions that it has not reported are unread.
-    say(protected_queries_log, "daily", report("daily", "R1", "flights", B=8))
+    say(log, "daily", report("daily", "R1", "flights", B=8))
     assert unread(queries) == [Unread(0, "daily"), Unread(8, "daily"), Unread(0, "daily")]
 
 
-def test_a_run_that_was_followed_does_not_count(protected_queries_log: Log) -> None:
-    queries = ProtectedQueries(protected_queries_log, ["*"])
-    say(protected_queries_log, "q", report("q", "R1", A=5), report("q", "R2", A=9))
+def test_a_run_that_was_followed_does_not_count(log: Log) -> None:
+    queries = ProtectedQueries(log, ["*"])
+    say(log, "q", report("q", "R1", A=5), report("q", "R2", A=9))
     assert unread(queries)[0] == Unread(9, "q")
     # Of two that run at once, the slower one counts.
-    say(
-        protected_queries_log,
-        "q",
-        report("q", "R3", A=2),
-        report("q", "R2", A=11),
-        report("q", "R3", A=4),
-    )
+    say(log, "q", report("q", "R3", A=2), report("q", "R2", A=11), report("q", "R3", A=4))
     assert unread(queries)[0] == Unread(4, "q")
 
 
-def test_no_key_releases_records_that_another_ones_query_needs(protected_queries_log: Log) -> None:
-    queries = ProtectedQueries(protected_queries_log, ["hourly"])
+def test_no_key_releases_records_that_another_ones_query_needs(log: Log) -> None:
+    queries = ProtectedQueries(log, ["hourly"])
     for name, end in (("job", 5), ("evil", 9)):
         owner = Permissions(name, frozenset({CONSUME}), prefix=address_prefix(name.encode()))
-        say(protected_queries_log, "hourly", report("hourly", name, A=end), owner=owner)
+        say(log, "hourly", report("hourly", name, A=end), owner=owner)
     assert unread(queries)[0] == Unread(5, "hourly")
 
 
-def test_invalid_reports_are_skipped(protected_queries_log: Log) -> None:
-    queries = ProtectedQueries(protected_queries_log, ["*"])
-    say(protected_queries_log, "q", report("q", "R1", A=5), b"none", report("other", "R1", A=1))
+def test_invalid_reports_are_skipped(log: Log) -> None:
+    queries = ProtectedQueries(log, ["*"])
+    say(log, "q", report("q", "R1", A=5), b"none", report("other", "R1", A=1))
     assert unread(queries)[0] == Unread(5, "q")
 
 
-def test_where_a_report_is_damaged_everything_counts_as_unread(
-    protected_queries_log: Log, tmp_path: Path
-) -> None:
+def test_where_a_report_is_damaged_everything_counts_as_unread(log: Log, tmp_path: Path) -> None:
     """Of topics that wait for no query, the rules hold nevertheless."""
-    log = protected_queries_log
     for query, value in (("q", b"damaged"), ("r", report("r", "R1", A=5))):
         say(log, query, value)
     for topic in ("flights", "other"):
@@ -311,14 +286,14 @@ def test_where_a_report_is_damaged_everything_counts_as_unread(
         assert (left["flights"], left["other"]) == (9, 0)
 
 
-def test_only_those_that_are_named_are_waited_for(protected_queries_log: Log) -> None:
-    queries = ProtectedQueries(protected_queries_log, ["hour*", "daily"])
-    say(protected_queries_log, "weekly", report("weekly", "R1", A=1))
+def test_only_those_that_are_named_are_waited_for(log: Log) -> None:
+    queries = ProtectedQueries(log, ["hour*", "daily"])
+    say(log, "weekly", report("weekly", "R1", A=1))
     # A query that is named completely and has never reported has read nothing.
     assert unread(queries) == [Unread(0, "daily")] * 3
-    say(protected_queries_log, "daily", report("daily", "R1", A=7))
+    say(log, "daily", report("daily", "R1", A=7))
     assert unread(queries) == [Unread(7, "daily"), None, None]
-    say(protected_queries_log, "hourly", report("hourly", "R1", A=4, B=4))
+    say(log, "hourly", report("hourly", "R1", A=4, B=4))
     assert unread(queries) == [Unread(4, "hourly"), Unread(4, "hourly"), None]
 
 

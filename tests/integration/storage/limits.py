@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import lmdb
-import pytest
 
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
@@ -49,24 +44,6 @@ def break_heads(store: Log) -> None:
                 full = os.open("/dev/full", os.O_RDWR)
                 os.dup2(full, int(each.name), inheritable=False)
                 os.close(full)
-
-
-def environment_below(
-    most_bytes: int, monkeypatch: pytest.MonkeyPatch, sizes: list[int] | None = None
-) -> Callable[..., lmdb.Environment]:
-    """Return LMDB's constructor as of a file system with this limit of a file; note the sizes."""
-    real = lmdb.Environment
-
-    def environment(path: str, *, map_size: int, **options: Any) -> lmdb.Environment:
-        if sizes is not None:
-            sizes.append(map_size)
-        if map_size > most_bytes:
-            error = lmdb.Error("Value too large for defined data type")
-            monkeypatch.setattr(error, "code", errno.EOVERFLOW, raising=False)
-            raise error
-        return real(path, map_size=map_size, **options)
-
-    return environment
 
 
 def used_bytes() -> int:

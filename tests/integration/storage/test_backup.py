@@ -42,7 +42,8 @@ from dafka_core.storage.rows import BLOCK_KEY, partition_key
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, told
 from tests.integration.storage.containers import can_contain, contained
-from tests.integration.storage.limits import environment_below, limited
+from tests.integration.storage.damage import spoil
+from tests.integration.storage.limits import limited
 from tests.integration.storage.linked import checked, link
 from tests.integration.storage.processes import ROOT, TP, put
 from tests.integration.storage.staged import clean, held, large, values
@@ -172,22 +173,18 @@ def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_link_to_an_empty_directory_receives_a_backup_and_its_successor(tmp_path: Path) -> None:
-    for name in ("disk/a/b", "first", "link"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("second", "third"):
-        (tmp_path / "disk/a/b" / name).mkdir()
-        (tmp_path / "link" / name).symlink_to(tmp_path / "disk/a/b" / name)
+    previous, links = None, [tmp_path / "links" / name for name in ("second", "third")]
+    (tmp_path / "links").mkdir()
+    for each in links:
+        (tmp_path / "disk/a/b" / each.name).mkdir(parents=True)
+        each.symlink_to(tmp_path / "disk/a/b" / each.name)
     with Log(tmp_path / "store") as log:
-        for name, before in (
-            ("first", None),
-            ("link/second", "first"),
-            ("link/third", "link/second"),
-        ):
+        for each in (tmp_path / "first", *links):
             put(log, 3000)
-            back_up(log, tmp_path / name, Backup(tmp_path / before) if before else None)
-        end = log.end(TP)
-    with restore(tmp_path / "link/third", tmp_path / "restored") as log:
-        assert log.end(TP) == end
+            back_up(log, each, previous)
+            previous = Backup(each)
+    with restore(links[-1], tmp_path / "restored") as log:
+        assert log.end(TP) == 9000
 
 
 @pytest.mark.skipif(not can_contain(), reason="this user cannot mount (unshare)")
@@ -195,25 +192,13 @@ def test_a_mount_point_is_refused_before_anything_is_copied(tmp_path: Path) -> N
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     code = (
-        f"from dafka_core.storage.backup import *; made_whole(Path({str(mounted)!r})).__enter__()"
+        f"from dafka_core.storage import backup as b; b.made_whole(b.Path('{mounted}')).__enter__()"
     )
     for mount in (f"-t tmpfs tmpfs {mounted}", f"--bind {mounted} {mounted}"):
         command = contained([sys.executable, "-c", code], f"mount {mount}")
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
         assert "a disk is mounted there: name another directory" in done.stderr
     assert list(tmp_path.iterdir()) == [mounted]
-
-
-def test_a_backup_needs_no_larger_map_than_its_file_system_supports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file of CephFS has at most 1 TiB, one of a FAT 4 GiB."""
-    with Log(tmp_path / "store") as log:
-        put(log, 3000)
-        monkeypatch.setattr(lmdb, "Environment", environment_below(1 << 32, monkeypatch))
-        back_up(log, tmp_path / "b")
-    with restore(tmp_path / "b", tmp_path / "restored") as log:
-        assert log.end(TP) == 3000
 
 
 def test_a_block_that_an_earlier_backup_has_damaged_comes_again(tmp_path: Path) -> None:
@@ -223,14 +208,12 @@ def test_a_block_that_an_earlier_backup_has_damaged_comes_again(tmp_path: Path) 
         with Log(tmp_path / name) as log:
             for each in written[:3]:
                 staged_put(log, each)
-    data = tmp_path / "damaged" / "data.mdb"
-    data.write_bytes(data.read_bytes().replace(b"b7.", b"B7."))
+    spoil(tmp_path / "damaged" / "data.mdb", b"b7.")
     with Log(tmp_path / "damaged") as log, Log(tmp_path / "whole") as whole:
         back_up(log, tmp_path / "first")
         back_up(log, tmp_path / "second", Backup(tmp_path / "first"))
-        tp = TopicPartition("t", "p")
-        for damage in filter(None, log.healer.damaged_ranges(tp)):
-            (batch,) = whole.read(tp, damage.start, damage.end)
+        for damage in filter(None, log.healer.damaged_ranges(TopicPartition("t", "p"))):
+            (batch,) = whole.read(*damage[:3])
             assert log.healer.replace(damage, batch)
         staged_put(log, written[3])
         back_up(log, tmp_path / "third", Backup(tmp_path / "second"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import resource
@@ -26,21 +27,9 @@ from dafka_core.storage.open_environment import NOT_LOCAL, not_local
 from dafka_core.storage.rows import OffsetTable
 from dafka_core.storage.tables import Tables
 from tests.integration.storage.damage import change, three_blocks
-from tests.integration.storage.limits import (
-    VALUE,
-    environment_below,
-    fill,
-    limited,
-    used_bytes,
-)
-from tests.integration.storage.processes import (
-    TP,
-    check_batches,
-    child,
-    put,
-    told,
-    values_of,
-)
+from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
+from tests.integration.storage.processes import TP, check_batches, child, put, told, values_of
+from tests.integration.storage.test_backup import back_up
 
 
 def test_one_process_has_a_directory_open(tmp_path: Path) -> None:
@@ -92,12 +81,23 @@ def test_a_file_system_that_is_declared_local_is_used(
 def test_a_map_is_larger_than_a_disk_or_as_large_as_the_file_system_supports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, sizes = os.statvfs(tmp_path), list[int]()
+    real, sizes = lmdb.Environment, list[int]()
+
+    def limited_environment(path: str, *, map_size: int, **options: Any) -> lmdb.Environment:
+        sizes.append(map_size)
+        if map_size > 1 << 41:
+            error = lmdb.Error("Value too large for defined data type")
+            monkeypatch.setattr(error, "code", errno.EOVERFLOW, raising=False)
+            raise error
+        return real(path, map_size=map_size, **options)
+
+    disk = os.statvfs(tmp_path)
     assert disk.f_blocks * disk.f_frsize < DEFAULT_MAP_BYTES
-    monkeypatch.setattr(lmdb, "Environment", environment_below(1 << 41, monkeypatch, sizes))
+    monkeypatch.setattr(lmdb, "Environment", limited_environment)
     with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, 0, [b"a"])])
-    assert sizes == [DEFAULT_MAP_BYTES, DEFAULT_MAP_BYTES // 2, DEFAULT_MAP_BYTES // 4]
+        back_up(store, tmp_path / "backup")  # also on CephFS, with files of at most 1 TiB
+    assert sizes == [DEFAULT_MAP_BYTES, DEFAULT_MAP_BYTES // 2, DEFAULT_MAP_BYTES // 4] * 2
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -200,30 +200,26 @@ def test_a_pass_goes_on_in_small_steps(
 
 
 def test_nothing_goes_that_is_not_archived(store: Log, clock: Clock) -> None:
-    class Archive:
-        def __init__(self) -> None:
-            self.archived: list[tuple[TopicPartition, int]] = []
-            self.upto = 25
+    archived, upto = list[tuple[TopicPartition, int]](), [25]
 
-        def archive(self, tp: TopicPartition, before: int) -> int:
-            if self.upto < 0:
-                raise StoreError(Path("archive"), "the disk is full")
-            self.archived.append((tp, before))
-            return min(self.upto, before)
+    def archive(tp: TopicPartition, before: int) -> int:
+        if upto[0] < 0:
+            raise StoreError(Path("archive"), "the disk is full")
+        archived.append((tp, before))
+        return min(upto[0], before)
 
     for _ in range(5):
         put(store, A)
     clock.now_us = 100 * S
-    archive = Archive()
-    retention = Retention(store, parse_rules("*=1s"), archive.archive)
+    retention = Retention(store, parse_rules("*=1s"), archive)
     once(retention)
-    assert archive.archived == [(A, 50)]
+    assert archived == [(A, 50)]
     assert held(store)[A] == (20, 50)
-    archive.upto = -1
+    upto[0] = -1
     with pytest.raises(StoreError, match="the disk is full"):
         once(retention)
     assert held(store)[A] == (20, 50)
-    archive.upto = 50
+    upto[0] = 50
     once(retention)
     assert held(store)[A] == (50, 50)
 
@@ -292,8 +288,9 @@ class Query:
         }
         self.looks = 0
 
-    def look(self) -> None:
+    def look(self) -> list[StoreError]:
         self.looks += 1
+        return []
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         return Unread(self.positions[tp], "hourly") if tp in self.positions else None
