@@ -147,6 +147,19 @@ def test_an_error_of_java_becomes_the_sentence_of_its_cause(
     assert describe_error(ValueError("a defect")) == ("ValueError", "")
 
 
+def test_a_job_whose_output_nothing_reads_ends() -> None:
+    program = "from dafka_spark.job_support import print_json, run_job as run\n"
+    program += "run(lambda: [print_json({'n': n}) for n in range(1 << 20)])"
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b'{"n": 0}\n'
+        process.stdout.close()
+        assert (process.wait(JOB_TIMEOUT_S), process.stderr.read()) == (0, b"")
+
+
 def test_a_missing_tower_is_one_sentence(run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_flights, "Producer", partial(Producer, tower_timeout_s=0.1))
     monkeypatch.setattr(replay_flights, "on_stop_signals", lambda _: None)
