@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,17 @@ POLL_INTERVAL_S = 0.2
 SUBMIT_ARGUMENTS = (
     '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" pyspark-shell'
 )
+
+
+def prepare(directory: Path, *others: str) -> None:
+    """Make the output directory, and remove an earlier run's results from it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in (directory / name for name in ("checkpoint", "delays.parquet", *others)):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
 
 Bar = tuple[str, int, int]
 """A description, the count up to now, and the final count."""
