@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,16 +42,6 @@ _MAX_PRECISION: Final = 38
 _MAX_DECIMAL_BYTES: Final = 1 << 10  # converting 1 MB, as of a damaged value, takes minutes
 
 
-@cache
-def _fastavro() -> Any:
-    """Return fastavro, whose readers refuse large decimals from now on."""
-    fastavro = import_extra("fastavro", extra="avro")
-    readers = fastavro.read.LOGICAL_READERS
-    for name in ("bytes-decimal", "fixed-decimal"):
-        readers[name] = partial(_decimal, readers[name])
-    return fastavro
-
-
 def _decimal(read: Callable[..., Any], data: bytes, *schemas: Any) -> Any:
     if len(data) > _MAX_DECIMAL_BYTES:
         raise ValueError(f"a decimal has {len(data)} bytes")
@@ -63,7 +53,11 @@ class AvroCodec:
 
     def __init__(self, schema: str) -> None:
         """``schema`` is an Avro schema, as JSON."""
-        fastavro = _fastavro()
+        fastavro = import_extra("fastavro", extra="avro")
+        readers = fastavro.read.LOGICAL_READERS
+        for name in ("bytes-decimal", "fixed-decimal"):
+            if not isinstance(readers[name], partial):  # as an earlier codec has left it
+                readers[name] = partial(_decimal, readers[name])
         self._named: dict[str, Any] = {}
         try:
             self._schema = fastavro.parse_schema(_supported(json.loads(schema)), self._named)
