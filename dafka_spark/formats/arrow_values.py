@@ -20,6 +20,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from dafka_spark.errors import BatchTooLargeError
+from dafka_spark.formats import check_names
 
 MAX_OPENED: Final = 64 << 20
 """The bytes that one value may open to: far more than a useful table needs."""
@@ -39,6 +40,7 @@ class ArrowCodec:
         if not isinstance(rows, types.StructType):
             why = "a stream is made of a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
+        check_names(rows)
         self.kind: types.DataType = types.ArrayType(rows)
         self._fields = rows.fields
         self._arrow = to_arrow_type(self.kind, timezone="UTC")

@@ -18,6 +18,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_core.model.values import Values
+from dafka_spark.formats import check_names
 
 _NULL: Final = Values.of([b"null"]).to_arrow()[0]  # pa.scalar would load pandas
 
@@ -110,6 +111,7 @@ def _has_infinity(column: pa.Array) -> bool:
 def _read_as(kind: types.DataType) -> pa.DataType:
     match kind:
         case types.StructType():
+            check_names(kind)
             return pa.struct([(field.name, _read_as(field.dataType)) for field in kind])
         case types.ArrayType():
             return pa.list_(_read_as(kind.elementType))

@@ -555,6 +555,7 @@ def test_messages_are_found_by_name() -> None:
     check("Sub", "include_imports.*other.proto")
 
 
+TWO = types.StructType([types.StructField("a", types.LongType())] * 2)
 NO_TYPE = "for which Spark has no type"
 EMPTY = {"type": "record", "name": "E", "fields": []}
 LONG_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 50}
@@ -566,6 +567,9 @@ LONG_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 50}
         ("json", "b BINARY", "unbase64"),
         ("json", "m ARRAY<MAP<STRING, INT>>", "a STRUCT with the"),
         ("json", types.LongType(), "made of a struct"),
+        ("json", TWO, "has the duplicate field 'a'"),
+        ("json", types.StructType().add("s", TWO), "has the duplicate field 'a'"),
+        ("arrow", types.ArrayType(TWO), "has the duplicate field 'a'"),
         ("arrow", types.LongType(), "a list of structs"),
         ("arrow", types.ArrayType(types.LongType()), "a list of structs"),
         ("avro", "id BIGINT", "must be an Avro schema as JSON, or FILE.avsc"),
