@@ -387,6 +387,10 @@ class Peers:
             self._add(now, beacon)
         elif self.table.replaced:
             self.beacon_due = now
+        elif endpoint == self.inbound.endpoint and beacon.node != self._own:
+            text = "no connection to node %s, at this node's own endpoint %s (options host, port)"
+            if self._throttle.is_new(beacon.node):
+                _log.warning(text, beacon.node, endpoint)
         if endpoint not in self.table:
             self._security.claims.forget(endpoint)
 

@@ -212,7 +212,8 @@ class PeerTable(dict[str, _Peer]):
     def is_new(self, beacon: TowerBeacon) -> bool:
         """Return True if a beacon's peer is not in the table, or not at that endpoint."""
         known = self.get(beacon.endpoint)
-        return beacon.node not in (self._node, known and known.node)
+        is_known = beacon.node in (self._node, known and known.node)
+        return not is_known and beacon.endpoint != self._endpoint
 
     def node_at(self, endpoint: str) -> str:
         """Return the UUID of the peer at an endpoint."""

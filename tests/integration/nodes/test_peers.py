@@ -248,7 +248,7 @@ def test_a_node_at_the_endpoint_of_another_is_news(consume: Callable[..., Consum
 
 
 def test_a_node_is_never_connected_to_itself(
-    raw: Callable[..., RawPeer], produce: Callable[..., Producer]
+    raw: Callable[..., RawPeer], produce: Callable[..., Producer], caplog: pytest.LogCaptureFixture
 ) -> None:
     """As two containers on different machines, which have one address and one port."""
     producer, peer = produce("t"), raw()
@@ -265,6 +265,7 @@ def test_a_node_is_never_connected_to_itself(
     with pytest.raises(NotAcknowledgedError):
         producer.flush(2)  # some FETCHes of its last record
     assert place not in mesh.peers.table
+    assert f"no connection to node {peer.address}, at this node's own endpoint" in caplog.text
 
 
 def test_a_message_of_too_many_frames_from_a_peer_with_a_name_is_skipped(
