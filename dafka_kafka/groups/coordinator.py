@@ -17,7 +17,7 @@ from dafka_core.nodes.store import Store
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
-from dafka_kafka.groups.group import Group, GroupLimits
+from dafka_kafka.groups.group import Group
 from dafka_kafka.groups.offsets import (
     DELETED,
     OFFSETS_TOPIC,
@@ -253,15 +253,8 @@ class Coordinator:
     """
 
     def __init__(self, node: GatewayNode, log: OffsetLog) -> None:
-        options = node.options
         self.log = log
         self.offsets = log.offsets
-        self._limits = GroupLimits(
-            options.group_rebalance_delay_ms / 1000,
-            options.group_min_session_timeout_ms / 1000,
-            options.group_max_session_timeout_ms / 1000,
-            options.group_max_size,
-        )
         self._node = node
         self._gateways = node.gateways
         self._groups: dict[str, Group] = {}
@@ -315,7 +308,7 @@ class Coordinator:
         if found is None:
             if not self.offsets.is_there(group_id) and self._count() >= MAX_GROUPS:
                 return KafkaError.GROUP_MAX_SIZE_REACHED
-            found = Group(group_id, self._limits)
+            found = Group(group_id, self._node.options)
             if (kept := self.offsets.generation(group_id)) is not None:
                 found.restore(self.now(), kept)
             self.log.taken_over.pop(group_id, None)
