@@ -197,23 +197,6 @@ def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance(tr
     )
 
 
-def test_a_static_leader_that_starts_again_watches_the_topics_and_assigns_nothing(
-    tried: Tried,
-) -> None:
-    (old,) = tried.stable(instance_id="one")
-    found = tried.told(tried.join(instance_id="one", version=9))
-    assert (found.generation, found.leader, members_of(found)) == (
-        1,
-        found.member_id,
-        [found.leader],
-    )
-    assert found.skips_assignment
-    synced = tried.synced(tried.sync(found.leader, {}, instance_id="one"))
-    assert synced == SyncAnswer(KafkaError.NONE, old.encode())
-    changed = tried.told(tried.join(found.leader, instance_id="one", version=9))
-    assert (changed.generation, changed.skips_assignment) == (2, False)
-
-
 def test_a_static_member_with_other_topics_has_the_group_rebalance(tried: Tried) -> None:
     tried.stable(instance_id="one")
     found = tried.told(tried.join(instance_id="one", protocols=(("range", b"more"),)))
