@@ -34,7 +34,7 @@ from tests.integration.kafka.groups.asking import MEMBER, Asking
 
 
 def coordinator_of(client: Asking) -> Coordinator:
-    return client.groups._coordinator
+    return client.groups.coordinator
 
 
 def until_kept(client: Asking) -> Generation:
