@@ -182,9 +182,7 @@ class BlockMerger:
             examined += count
         if examined >= SCAN_BLOCKS or self._merge_groups() or self._find_partitions():
             return True
-        if self._merged:
-            merged, self._merged = self._merged, {}
-            self._env.write(lambda tables: [tables.merged.put(*each) for each in merged.items()])
+        self._note_merged()
         return False
 
     def _add(self, mergeable: Iterable[tuple[int, int, int]], due: Iterable[Bucket] = ()) -> None:
@@ -238,6 +236,16 @@ class BlockMerger:
         if end > noted and (self._next_id is None or partition_id < self._next_id):
             self._merged[partition_id] = end
         return False, len(seen)
+
+    def _note_merged(self) -> None:
+        noted, self._merged = self._merged, {}
+
+        def write(tables: Tables) -> None:
+            for partition_id, end in noted.items():
+                tables.merged.put(partition_id, end)
+
+        if noted:
+            self._env.write(write)
 
     def _candidates(
         self, tables: Tables, partition_id: int, start: int
@@ -450,10 +458,9 @@ class Healer:
             groups = tables.area.damaged(row.id) if row else []
             ids = {each.tp: each.id for each in tables.all_rows()} if groups else {}
         whole: list[bytes] = []
-        for key, bucket in groups:
-            held = [each for each, number in ids.items() if number in bucket]
-            if not [each for each in held if not self._is_complete(each)]:
-                whole.append(key)
+        for key, bucket in groups:  # each partition is checked, to be noted
+            complete = [self._is_complete(each) for each, number in ids.items() if number in bucket]
+            whole += [key] if all(complete) else []
         if whole:
             self._env.write(lambda tables: tables.area.rewrite(whole))
 

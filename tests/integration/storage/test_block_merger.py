@@ -17,7 +17,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.storage import Log, block, block_rewriter, entry_writer
-from dafka_core.storage.block import Block, Header
+from dafka_core.storage.block import Block, Header, header_of
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
@@ -104,7 +104,6 @@ def test_blocks_are_examined_once_although_the_log_is_opened_again(
     put(store, 600)
     store.close()
     looked_at: list[int] = []
-    header_of = block_rewriter.header_of
 
     def counted(packed: memoryview) -> Header:
         looked_at.append(len(packed))
