@@ -399,6 +399,13 @@ class RegistryLease:
         self.producer.publish_many([each.packed() for each in records])
 
 
+def check_more(topic: str, known: int, count: int) -> None:
+    """Raise RefusedError unless a topic with ``known`` partitions can be extended to ``count``."""
+    if count <= known:
+        why = f"topic {topic!r} has {known} partitions, and {count} are not more"
+        raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
+
+
 def _disagreement(why: str) -> RefusedError:
     why = f"stores do not agree on the partitions' numbers: {why}"
     return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
@@ -500,14 +507,17 @@ class PartitionRegistry:
     Args:
         store: this gateway's store.
         gateways: the known gateways.
+
+    Attributes:
+        log: the registry in the store.
     """
 
     def __init__(self, store: Store, gateways: Gateways) -> None:
+        self.log = RegistryLog(store.log)
         self._store = store
         self._stored = store.log
         self._gateways = gateways
-        self._records = RegistryLog(store.log)
-        self._lease = RegistryLease(self._records, lambda: store.known, self._elect)
+        self._lease = RegistryLease(self.log, lambda: store.known, self._elect)
         self._scanned = -1  # the log's change number up to which new partitions were searched
         self._new: dict[TopicPartition, None] = {}  # partitions without a number
         self._background: Proposal | None = None
@@ -525,7 +535,7 @@ class PartitionRegistry:
 
     def start(self) -> None:
         """Read the registry, and follow it."""
-        self._records.read()
+        self.log.read()
         for thread in self._threads:
             thread.start()
 
@@ -543,12 +553,7 @@ class PartitionRegistry:
     @property
     def table(self) -> RegistryTable:
         """The table, as far as this gateway's store has it."""
-        return self._records.table
-
-    @property
-    def log(self) -> RegistryLog:
-        """The registry in this gateway's store."""
-        return self._records
+        return self.log.table
 
     def owned(self, gateway: str) -> list[NumberedPartition]:
         """Return all partitions of an owner."""
@@ -592,6 +597,12 @@ class PartitionRegistry:
             return True
         found = self._stored.partitions_after(topic, None, SAMPLE) if is_numbered(topic) else ()
         return any(info.end > self.table.deleted_end(info.tp) for info in found)
+
+    def check_exists(self, topic: str) -> None:
+        """Raise RefusedError unless the topic exists."""
+        if not self.exists(topic):
+            why = f"topic {topic!r} does not exist"
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
 
     async def create(
         self,
@@ -640,14 +651,12 @@ class PartitionRegistry:
         mine: set[str] = set()
 
         def change(pending: PendingChanges) -> None:
-            if not self.exists(topic):
-                raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+            self.check_exists(topic)
             self._adopt(pending, topic)
             found = pending.table.partitions(topic)
             known = len(found)
-            if count <= known and mine.isdisjoint(map(ADDRESS, found)):
-                why = f"topic {topic!r} has {known} partitions, and {count} are not more"
-                raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
+            if mine.isdisjoint(map(ADDRESS, found)):
+                check_more(topic, known, count)
             hosts = gateways or self._hosts(topic)
             if gateways:  # the first of them hosts the first of the new partitions
                 turn = -known % len(gateways)
@@ -701,7 +710,7 @@ class PartitionRegistry:
         while not self._closing:
             number = self._stored.changes.number
             try:
-                self._records.read()
+                self.log.read()
                 self._scan()
                 self._unread = ""
                 with self._stored.changes.waking(threading.Event(), number, topics) as self._woken:
@@ -725,7 +734,7 @@ class PartitionRegistry:
         changed = self._stored.changes.since(self._scanned, None)
         if changed is None:
             changed = [info.tp for info in self._stored.partitions()]
-        table = self._records.table
+        table = self.log.table
         found = [tp for tp in changed if table.number(tp) is None and is_numbered(tp.topic)]
         with self._changed:
             for tp in [tp for tp in self._new if table.number(tp) is not None]:
@@ -791,7 +800,7 @@ class PartitionRegistry:
         stores: otherwise the next lease would need all of the old ones.
         """
         is_begun = self.table.cluster_id is not None
-        is_committed = self._records.is_committed_by(self._lease.majority)
+        is_committed = self.log.is_committed_by(self._lease.majority)
         if not self._new and is_begun and is_committed:
             self._due_since = None
             return False

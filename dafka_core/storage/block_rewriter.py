@@ -138,6 +138,7 @@ class BlockMerger:
         self._partitions: dict[int, tuple[int, int]] = {}
         self._buckets: dict[Bucket, None] = {}
         self._next_id: int | None = 0  # partitions from here on are not examined since opening
+        self._merged: dict[int, int] = {}  # as ``Tables.merged``, to be written
         self._damaged: set[bytes] = set()  # keys of blocks that were reported
         self._buffer = bytearray()
 
@@ -179,7 +180,10 @@ class BlockMerger:
             if merged:
                 return True
             examined += count
-        return examined >= SCAN_BLOCKS or self._merge_groups() or self._find_partitions()
+        if examined >= SCAN_BLOCKS or self._merge_groups() or self._find_partitions():
+            return True
+        self._note_merged()
+        return False
 
     def _add(self, mergeable: Iterable[tuple[int, int, int]], due: Iterable[Bucket] = ()) -> None:
         small_bytes = block_format.MAX_BLOCK_BYTES // 2
@@ -212,6 +216,7 @@ class BlockMerger:
         with self._env.reading() as tables:
             seen = list(islice(self._candidates(tables, partition_id, start), SCAN_BLOCKS))
             planned = to_merge(seen)
+            noted = tables.merged.get(partition_id)
             blocks = [self._parsed(tables, partition_id, each.first) for each in planned]
             heads = {each.first: block.head for each, block in zip(planned, blocks, strict=True)}
             if blocks:
@@ -223,9 +228,24 @@ class BlockMerger:
         if planned:
             if not self.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
                 self._add([(partition_id, start, 0)])  # they have changed meanwhile
-        elif len(seen) == SCAN_BLOCKS and seen[-1].first > start:
+            return True, len(seen)
+        if len(seen) == SCAN_BLOCKS and seen[-1].first > start:
             self._add([(partition_id, seen[-1].first, 0)])
-        return bool(planned), len(seen)
+        end = max((each.end for each in seen if each.is_large), default=0)
+        # Not before the partition was found: earlier blocks were not examined then.
+        if end > noted and (self._next_id is None or partition_id < self._next_id):
+            self._merged[partition_id] = end
+        return False, len(seen)
+
+    def _note_merged(self) -> None:
+        noted, self._merged = self._merged, {}
+
+        def write(tables: Tables) -> None:
+            for partition_id, end in noted.items():
+                tables.merged.put(partition_id, end)
+
+        if noted:
+            self._env.write(write)
 
     def _candidates(
         self, tables: Tables, partition_id: int, start: int
@@ -266,9 +286,10 @@ class BlockMerger:
         if self._next_id is None:
             return False
         with self._env.reading() as tables:
-            found = list(islice(tables.ids_with_blocks(self._next_id), SCAN_BLOCKS))
-        self._next_id = found[-1] + 1 if len(found) == SCAN_BLOCKS else None
-        self._add((partition_id, 0, 0) for partition_id in found)
+            ids = islice(tables.ids_with_blocks(self._next_id), SCAN_BLOCKS)
+            found = [(each, tables.merged.get(each), 0) for each in ids]
+        self._next_id = found[-1][0] + 1 if len(found) == SCAN_BLOCKS else None
+        self._add(found)
         return True
 
 
@@ -310,8 +331,6 @@ class BlockCompressor:
         self._now_us = now_us
         self._waiting: deque[tuple[TopicPartition, int]] = deque()
         self._scanned_s = float("-inf")
-        # Blocks scanned and left uncompressed, by partition id; noted on disk later, if at all.
-        self._marks: dict[int, int] = {}
 
     def step(self) -> bool:
         """Compress one block, or search for one; return False if idle.
@@ -335,10 +354,9 @@ class BlockCompressor:
     def _scan(self) -> None:
         with self._env.reading() as tables:
             for row in tables.all_rows():
-                if row.end and codec_of(row.tp.topic, self.rules) != NONE:
-                    mark = max(tables.cold.get(row.id), self._marks.get(row.id, 0))
-                    if mark < row.end:
-                        self._waiting.append((row.tp, mark))
+                is_wanted = row.end and codec_of(row.tp.topic, self.rules) != NONE
+                if is_wanted and (mark := tables.cold.get(row.id)) < row.end:
+                    self._waiting.append((row.tp, mark))
 
     def _compress(self, tp: TopicPartition, mark: int) -> int | None:
         """Examine the partition's next block; return its end, or None if it has no cold one."""
@@ -347,23 +365,23 @@ class BlockCompressor:
             row = tables.visible_row(tp)
             if row is None:
                 return None
-            start = max(mark, row.earliest)
-            found = next(tables.blocks_reaching(row.id, start, row.end), None)
-            try:
-                read = partial(self._cold, number)
-                cold = None if found is None else tables.read_block(tp, found, read)
-            except StoreError:
-                assert found is not None
-                self._marks[row.id] = next(tables.firsts(row.id, found.first + 1), row.end)
-                raise
             noted = tables.cold.get(row.id)
+            found = next(tables.blocks_reaching(row.id, max(mark, row.earliest), row.end), None)
+            cold: _Cold | None = None
+            damage: StoreError | None = None
+            try:
+                cold = found and tables.read_block(tp, found, partial(self._cold, number))
+            except StoreError as error:
+                assert found is not None
+                mark, damage = next(tables.firsts(row.id, found.first + 1), row.end), error
         if cold is None or found is None:
-            if mark > noted:  # after uncompressed ones
+            if mark > noted:  # after uncompressed or damaged ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark))
+            if damage is not None:
+                raise damage
             return None
         first, end = found.first, found.first + cold.records
         if cold.packed is None:
-            self._marks[row.id] = end
             return end
         packed = cold.packed
 
@@ -440,10 +458,9 @@ class Healer:
             groups = tables.area.damaged(row.id) if row else []
             ids = {each.tp: each.id for each in tables.all_rows()} if groups else {}
         whole: list[bytes] = []
-        for key, bucket in groups:
-            held = [each for each, number in ids.items() if number in bucket]
-            if not [each for each in held if not self._is_complete(each)]:
-                whole.append(key)
+        for key, bucket in groups:  # each partition is checked, to be noted
+            complete = [self._is_complete(each) for each, number in ids.items() if number in bucket]
+            whole += [key] if all(complete) else []
         if whole:
             self._env.write(lambda tables: tables.area.rewrite(whole))
 
@@ -479,8 +496,9 @@ class Healer:
                 raise tables.damaged_block(tp, old.first, why)
             tables.delete_blocks(row.id, [old.first])
         tables.area.cut(row.id, start, batch.end)
+        tables.scan_again(row.id, start)
         assert batch.times is not None
-        for number, packed in build_blocks(batch.values.to_list(), batch.times, newest_us):
+        for number, packed in build_blocks(batch.values, batch.times, newest_us):
             tables.put_block(row.id, start + number, packed)
         tables.changed.add(tp)
         return True

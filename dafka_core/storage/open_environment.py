@@ -142,7 +142,13 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         if 0 < size_bytes <= 2 * mmap.PAGESIZE and _is_unused(data.read_bytes()):
             os.truncate(data, 0)
         _reserve_readers(directory)
-        env = _environment(directory, affordable_bytes(max(map_size_bytes, 2 * size_bytes)))
+        env = environment(
+            directory,
+            max(map_size_bytes, 2 * size_bytes),
+            max_readers=MAX_READERS,
+            create=False,
+            mode=mode_within(directory),
+        )
     try:
         with translated(directory, opening=True):
             sync(data)  # a new file's header, before a transaction makes it longer
@@ -156,17 +162,13 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
     return opened
 
 
-def _environment(directory: Path, map_size_bytes: int) -> lmdb.Environment:
-    """Open LMDB's environment with the largest map that the file system supports."""
+def environment(path: Path, wanted_bytes: int, **options: Any) -> lmdb.Environment:
+    """Open LMDB's environment with the largest map up to a size that the system supports."""
+    map_size_bytes = affordable_bytes(wanted_bytes)
     while True:
         try:
             return lmdb.Environment(
-                str(directory),
-                map_size=map_size_bytes,
-                max_dbs=len(_TABLES),
-                max_readers=MAX_READERS,
-                create=False,
-                mode=mode_within(directory),
+                str(path), map_size=map_size_bytes, max_dbs=len(_TABLES), **options
             )
         except lmdb.Error as error:
             # The largest file of a FAT is 4 GiB, of ext3 2 TiB.
@@ -288,16 +290,16 @@ def _make(directory: Path) -> None:
 
 
 def _lock(directory: Path, fd: int) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        raise StoreError(
-            directory,
-            f"process {owner} has it open for writing; stop that store, or give this store "
-            "another directory",
-        ) from error
     with translated(directory):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            raise StoreError(
+                directory,
+                f"process {owner} has it open for writing; stop that store, or give this store "
+                "another directory",
+            ) from error
         # Truncated only then: on a full disk the file would not get its page back.
         os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
 
@@ -364,7 +366,7 @@ def mapping_at(address: int) -> tuple[range, int, str]:
     The name is empty if nothing is mapped.
     """
     with contextlib.suppress(OSError):
-        for line in _MAPS.read_text().splitlines():
+        for line in os.fsdecode(_MAPS.read_bytes()).split("\n")[:-1]:  # names may have any bytes
             # As in: 7f0e5c000000-7f0e5d000000 r--s 00000000 fe:00 1234   /data/data.mdb
             bounds, _, offset, *_, path = line.split(maxsplit=5)
             span = range(*(int(bound, 16) for bound in bounds.split("-")))

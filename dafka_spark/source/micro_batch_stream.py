@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -30,6 +30,7 @@ from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.limits import MAX_RANGES
 from dafka_core.flight.requests import RecordRange
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import MAX_END, NO_LIFE
 from dafka_core.model.positions import AGO, AT_LATEST, Position
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
@@ -44,6 +45,7 @@ from dafka_spark.source.offset_ranges import (
     Holders,
     OffsetRange,
     Sizes,
+    StoreRange,
     Waiting,
     plan_input_partitions,
     rate_limit,
@@ -254,10 +256,9 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a checkpoint (``startingOffsets``).
 
-        Spark calls this again when it repeats a first batch, and ignores the result: the end of
-        that batch holds its start.  So ``latestOffset``, which Spark does not call in that case,
-        raises the error for ``startingOffsets`` beyond the end of a partition, which may look
-        shorter now.
+        Spark calls this again when it plans or repeats the first batch, and the end of that batch
+        holds its start.  So ``latestOffset``, which Spark does not call before it repeats a batch,
+        raises the error for ``startingOffsets`` beyond a partition's end: it may look shorter now.
         """
         bound, begun_us = self._options.starting(AT_LATEST), time.time_ns() // 1_000
         heads = self._refresh(thorough=True) if self._frozen is None else self._frozen
@@ -272,6 +273,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         """Return one of the limits; ``BatchLimit`` applies each of them."""
         return self._limit.default
 
+    @hide_frames
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the partitions and their ends: the query reads up to them and stops."""
         self._frozen = self._refresh(thorough=True)
@@ -317,7 +319,14 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         if is_old and (self._options.fetch != MESH or self._options.archive):
             self._refresh()
         found = self._snapshot
-        return plan_input_partitions(ranges, found.holders, self._options, archived=found.archived)
+
+        def holders(tp: TopicPartition) -> Sequence[StoreRange]:
+            if (held := found.holders(tp)) or self._options.selection.has(tp):
+                return held
+            # The options do not select it any more, but this batch was planned before.
+            return [StoreRange(at, 0, MAX_END) for at in found.locations]
+
+        return plan_input_partitions(ranges, holders, self._options, archived=found.archived)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the end of a finished batch; Spark calls this when it plans the next one."""
@@ -328,21 +337,16 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         self._progress.close()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of all partitions and the lag, for Spark's progress report.
-
-        Many partitions are summed up.
-        """
+        """Return the ends of all partitions, or their sum, and the lag, for Spark's progress."""
         heads = self._snapshot.heads
         if self._report is None and heads:
             ends = {tp: max(info.end, self._read.get(tp, 0)) for tp, info in heads.items()}
             waiting = {tp: end - self._read.get(tp, end) for tp, end in ends.items()}
             report = SourceOffset({**self._read, **ends}).report()
-            lag = self._lag.of(waiting, self._sizes)
+            sizes = partial(self._limit.sizes, firsts=self._read, holders=self._snapshot.holders)
+            lag = self._lag.of(waiting, sizes)
             self._report = {**report, "lag": lag, "source": described(self._options)}
         return self._report
-
-    def _sizes(self, waiting: Waiting) -> Sizes:
-        return self._limit.sizes(waiting, self._read, self._snapshot.holders)
 
     def _end(self, start: dict[str, Any], heads: Heads, limit: ReadLimit) -> dict[str, Any]:
         begin = self._parse(start)
@@ -369,7 +373,12 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
                 self._finished = start
             return start
         # A partition of which nothing is taken keeps its start from now on, too.
-        moved = {tp: firsts[tp] for tp in taken if firsts[tp] != begin.positions.get(tp)}
+        moved = {
+            tp: firsts[tp]
+            for tp in taken
+            if firsts[tp] != begin.positions.get(tp)
+            or heads[tp].life < begin.lives.get(tp, NO_LIFE)
+        }
         offset = SourceOffset(
             {**begin.positions, **later, **ends},
             {**(begin.start if begin.is_initial else {}), **later, **moved},
@@ -383,9 +392,12 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         held = {*heads, *begin.positions}  # the store of a checkpointed partition may be away
         self._offsets.check_stores()
         self._offsets.warn_of_unselected(begin.positions)
-        self._offsets.check_found(held, waits=self._frozen is None and not self._options.assign)
+        waits = self._frozen is None and not self._options.assign
+        self._offsets.check_found(held, waits=waits)
         if self._start_error is not None and not begin.positions:
             raise self._start_error
+        if begin.is_initial:
+            self._offsets.check_found(held, self._options.starting(AT_LATEST), waits=waits)
         self._is_begun = True
 
     def _later(self, begin: SourceOffset, heads: Heads) -> tuple[dict[TopicPartition, int], Heads]:
@@ -400,7 +412,8 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
             return {}, heads
         later = {tp: heads[tp] for tp in unknown}
         # The driver's clock may be wrong by hours: each store subtracts from its own.
-        ago = Position(AGO, time.time_ns() // 1_000 - begin.begun_us + MARGIN_US)
+        elapsed_us = max(time.time_ns() // 1_000 - begin.begun_us, 0)  # it may be set back, too
+        ago = Position(AGO, elapsed_us + MARGIN_US)
         snapshot = self._snapshot._replace(heads=later)
         answers = self._offsets.offsets_for_times(dict.fromkeys(later, ago), snapshot)
         failures = {tp: each for tp, each in answers.failures.items() if tp not in answers.found}
@@ -424,7 +437,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         A query with frozen ends, or with rare triggers, waits for them.
         """
         self._regressions.begin_trigger()
-        while waiting := self._regressions.check(begin.positions, heads):
+        while waiting := self._regressions.check(begin, heads):
             others = {tp: heads[tp] for tp in heads if tp not in waiting}
             if self._frozen is None and not self._regressions.is_slow:
                 return others  # the next trigger takes a new snapshot
@@ -479,7 +492,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
                 deadline.pause()
         self._snapshot_at = time.monotonic()
         if snapshot is not self._snapshot:
-            self._snapshot, self._report = snapshot, None
+            self._snapshot, self._report, self._finished = snapshot, None, None
             self._regressions.add(snapshot)
         return snapshot.heads
 

@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dafka_core.errors import StoreUnreachableError
+from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import PartitionInfo, RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.testing import wait_until
+from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -191,18 +192,53 @@ def test_a_life_that_continues_at_the_end_is_no_change(old: Served, fetch: str) 
     assert values(stream, read, after) == of(NEW, 100, 120)
 
 
-def test_a_store_that_is_behind_is_no_source(old: Served, serve: Serve) -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_store_that_is_behind_is_no_source_and_continues_no_query(
+    old: Served, serve: Serve, patch: Patch, *, fails: bool
+) -> None:
     """It has older records at offsets that a newer producer has written at the other store."""
+    patch.setattr(timing, "STORE_BACKOFF_S", 0.0)
     new = write(serve("new"), OLD, 100)
     take_over(new, 30)
-    stream = reader(Mesh([old, new]), fetch="flight", fetchtimeoutms="2000")
+    given = {"fetch": "flight", "fetchtimeoutms": "2000", "failondataloss": str(fails).lower()}
+    stream = reader(Mesh([old, new]), **given)
     start = stream.initialOffset()
-    end = stream.latestOffset(start, ALL)
-    assert end["topics"] == {"t": {"A": 90}}
-    assert values(stream, start, end) == of(OLD, 0, 60) + of(NEW, 60, 90)
+    read = stream.latestOffset(start, ALL)
+    assert read["topics"] == {"t": {"A": 90}}
+    assert values(stream, start, read) == of(OLD, 0, 60) + of(NEW, 60, 90)
+    port = new.port
     new.stop()
-    with pytest.raises(FetchError, match="no records of life 9"):
-        values(stream, start, end)
+    assert stream.latestOffset(read, ALL) == read  # although the other store has offset 90
+    if fails:
+        loss = loss_of(stream, read)
+        assert isinstance(loss, PartitionVanishedError)
+        assert "store new was the last one that had it" in str(loss)
+        with pytest.raises(FetchError, match="no records of life 9"):
+            values(stream, start, read)
+        new.start(port)
+        write(new, NEW, 5)
+    wait_until(lambda: stream.latestOffset(read, ALL) != read)
+    after = stream.latestOffset(read, ALL)
+    assert values(stream, read, after) == (of(NEW, 90, 95) if fails else of(OLD, 90, 100))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_older_lives_over_the_mesh_belong_to_a_history_that_a_store_knows(
+    patch: Patch, *, is_known: bool
+) -> None:
+    """A store may have more records of the older producer than the newer one continued."""
+    mesh = Mesh()
+    mesh.add(A, 120)
+    mesh.epoch = OLD
+    stream = reader(mesh, fetch="mesh")
+    start = {"topics": {"t": {"A": 0}}, "start": {}, "version": 4}
+    end = {**start, "topics": {"t": {"A": 50}}, "lives": {"t": {"A": [*NEW.life]}}}
+    if is_known:
+        patch.setattr(mesh, "partitions", lambda *_, **__: [PartitionInfo(*A, 0, 90, NEW.life)])
+        assert values(stream, start, end) == [str(offset) for offset in range(50)]
+    else:
+        with pytest.raises(DafkaError, match="no store that answers has records of life 9"):
+            values(stream, start, end)
 
 
 def test_newer_lives_over_the_mesh_are_a_change() -> None:

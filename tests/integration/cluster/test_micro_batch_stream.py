@@ -26,6 +26,7 @@ from tests.unit.dafka_spark.streams import (
     Query,
     everything,
     json_round,
+    planned,
     positions,
     reader,
     rows,
@@ -76,13 +77,16 @@ def test_a_history_is_not_read(mesh: Mesh, away: Served, logged: Logged) -> None
     assert query.read() == {"C": [0, 1, 2, 3]}
 
 
-@pytest.mark.parametrize("ahead_s", [-10 * HOUR_S, 0, 10 * HOUR_S])
+@pytest.mark.parametrize(
+    ("ahead_s", "later_s"), [(-36_000, -36_000), (0, 0), (36_000, 36_000), (36_000, 0)]
+)
 def test_records_since_the_start_are_read(
-    mesh: Mesh, away: Served, patch: Patch, ahead_s: int
+    mesh: Mesh, away: Served, patch: Patch, ahead_s: int, later_s: int
 ) -> None:
-    """Also if the driver's clock is wrong, or a producer's half a minute behind."""
+    """Also if the driver's clock is wrong or set back, or a producer's half a minute behind."""
     set_clock(patch, ahead_s)
     query = latest(mesh)
+    set_clock(patch, later_s)
     write(away, B, 4, 30)
     write(away, C, 3)
     mesh.served.append(away)
@@ -301,6 +305,18 @@ def test_a_record_from_before_the_question_is_always_seen(
         one.add(A, 1)
         offset = stream.latestOffset(offset, ALL)
         assert offset["topics"] == {"t": {"A": end}}
+
+
+def test_a_record_from_before_the_plan_of_an_empty_first_batch_is_seen(
+    one: Served, mesh: Mesh
+) -> None:
+    """Spark requests the initial offset again then, which takes a new snapshot."""
+    stream = reader(mesh, startingOffsets="latest")
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ALL) is start
+    one.add(A, 1)
+    assert planned(stream, stream.initialOffset(), start) == set()
+    assert positions(stream.latestOffset(start, ALL)) == {"A": 6}
 
 
 def test_a_long_wait_needs_a_snapshot_once_a_second(

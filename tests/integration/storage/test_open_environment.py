@@ -28,14 +28,8 @@ from dafka_core.storage.rows import OffsetTable
 from dafka_core.storage.tables import Tables
 from tests.integration.storage.damage import change, three_blocks
 from tests.integration.storage.limits import VALUE, fill, limited, used_bytes
-from tests.integration.storage.processes import (
-    TP,
-    check_batches,
-    child,
-    put,
-    told,
-    values_of,
-)
+from tests.integration.storage.processes import TP, check_batches, child, put, told, values_of
+from tests.integration.storage.test_backup import back_up
 
 
 def test_one_process_has_a_directory_open(tmp_path: Path) -> None:
@@ -54,6 +48,17 @@ def test_a_process_has_a_directory_open_once(tmp_path: Path) -> None:
             Log(tmp_path)
         store.append([RecordBatch.of(TP, 0, [b"a"])])
         assert values_of(store) == [b"a"]
+
+
+def test_a_lock_that_the_system_cannot_give_is_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(StoreError, match="No locks available"):
+        Log(tmp_path)
 
 
 def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
@@ -102,7 +107,8 @@ def test_a_map_is_larger_than_a_disk_or_as_large_as_the_file_system_supports(
     monkeypatch.setattr(lmdb, "Environment", limited_environment)
     with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, 0, [b"a"])])
-    assert sizes == [DEFAULT_MAP_BYTES, DEFAULT_MAP_BYTES // 2, DEFAULT_MAP_BYTES // 4]
+        back_up(store, tmp_path / "backup")  # also on CephFS, with files of at most 1 TiB
+    assert sizes == [DEFAULT_MAP_BYTES, DEFAULT_MAP_BYTES // 2, DEFAULT_MAP_BYTES // 4] * 2
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from dafka_kafka.groups.group import (
     assigned_partitions,
     subscribed_topics,
 )
+from dafka_kafka.options import KafkaOptions
 from tests.unit.kafka.groups.model import PROTOCOLS, REBALANCE_S, SESSION_S, Tried, members_of
 
 
@@ -28,7 +29,7 @@ def tried() -> Tried:
 
 
 def test_those_that_start_together_get_one_generation_and_one_leader() -> None:
-    tried = Tried(delay_s=3.0)
+    tried = Tried(delay_ms=3_000)
     first = tried.join()
     tried.pass_s(2.0)
     second = tried.join()
@@ -46,7 +47,7 @@ def test_those_that_start_together_get_one_generation_and_one_leader() -> None:
 
 
 def test_the_delay_ends_with_the_shortest_patience() -> None:
-    tried = Tried(delay_s=3.0)
+    tried = Tried(delay_ms=3_000)
     ticket = tried.join(rebalance_s=4.0)
     for _ in range(5):
         tried.pass_s(1.0)
@@ -79,29 +80,29 @@ def test_a_new_member_has_the_others_join_again(tried: Tried) -> None:
 
 
 def test_an_id_is_given_first_to_who_asks_for_it(tried: Tried) -> None:
-    asked = tried.told(tried.join(knows_ids=True))
+    asked = tried.told(tried.join(version=4))
     assert asked.error is KafkaError.MEMBER_ID_REQUIRED
     assert asked.member_id.startswith("app-")
     assert tried.group.members == {}
-    joined = tried.told(tried.join(asked.member_id, knows_ids=True))
+    joined = tried.told(tried.join(asked.member_id, version=4))
     assert (joined.error, joined.member_id) == (KafkaError.NONE, asked.member_id)
 
 
 def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session(tried: Tried) -> None:
     (leader,) = tried.stable()
-    tried.join(knows_ids=True)
+    tried.join(version=4)
     ticket = tried.join(leader)
     tried.pass_s(SESSION_S - 1)
     assert tried.joined(ticket) is None
     tried.pass_s(1.0)
     assert tried.told(ticket).error is KafkaError.NONE
-    late = tried.joined(tried.join("app-unheard-of", knows_ids=True))
+    late = tried.joined(tried.join("app-unheard-of", version=4))
     assert late == JoinAnswer(KafkaError.UNKNOWN_MEMBER_ID, "app-unheard-of")
 
 
 def test_an_id_can_be_given_back(tried: Tried) -> None:
     (leader,) = tried.stable()
-    asked = tried.told(tried.join(knows_ids=True))
+    asked = tried.told(tried.join(version=4))
     ticket = tried.join(leader)
     assert tried.leave(asked.member_id) is KafkaError.NONE
     assert tried.joined(ticket) is not None
@@ -154,7 +155,7 @@ def test_a_group_whose_last_member_leaves_is_empty_and_begins_again(tried: Tried
 
 
 def test_the_protocol_is_what_most_like_best_of_what_all_know() -> None:
-    tried = Tried(delay_s=3.0)
+    tried = Tried(delay_ms=3_000)
     both, only, third = (
         tried.join(protocols=(("a", b"1"), ("b", b"1"))),
         tried.join(protocols=(("b", b"2"), ("a", b"2"), ("c", b"2"))),
@@ -200,10 +201,23 @@ def test_a_static_member_with_other_topics_has_the_group_rebalance(tried: Tried)
     tried.stable(instance_id="one")
     found = tried.told(tried.join(instance_id="one", protocols=(("range", b"more"),)))
     assert (found.generation, found.leader) == (2, found.member_id)
+    others = SUBSCRIPTION.replace(b"bc", b"de")
+    for generation, octets in ((3, SUBSCRIPTION), (4, others)):
+        found = tried.told(tried.join(instance_id="one", protocols=(("range", octets),)))
+        assert found.generation == generation
+        tried.sync(found.member_id, instance_id="one")
+
+
+def test_a_static_member_need_not_tell_its_former_partitions_when_it_starts_again(
+    tried: Tried,
+) -> None:
+    before, after = (("range", SUBSCRIPTION + b"its partitions"),), (("range", SUBSCRIPTION),)
+    tried.stable(instance_id="one", protocols=before)
+    assert tried.told(tried.join(instance_id="one", protocols=after)).generation == 1
 
 
 def test_a_static_member_that_waits_is_fenced_by_its_next_start() -> None:
-    tried = Tried(delay_s=3.0)
+    tried = Tried(delay_ms=3_000)
     first = tried.join(instance_id="one")
     second = tried.join(instance_id="one")
     assert tried.told(first).error is KafkaError.FENCED_INSTANCE_ID
@@ -241,7 +255,7 @@ def test_who_waits_when_the_group_moves_is_told_to_ask_elsewhere(tried: Tried) -
 
 def test_another_gateway_goes_on_with_the_members(tried: Tried) -> None:
     leader, other = tried.stable(2)
-    taken = Group("g")
+    taken = Group("g", KafkaOptions())
     kept = tried.group.kept(time_ms=7)
     assert (kept.number, kept.leader, len(kept.members), kept.time_ms) == (2, leader, 2, 7)
     taken.restore(tried.now, kept)
@@ -283,10 +297,17 @@ def test_who_cannot_join_is_told_why(
     assert len(tried.group.members) == 1
 
 
+def test_a_member_that_joins_again_is_counted_once(tried: Tried) -> None:
+    large: dict[str, Any] = {"protocols": (("range", bytes(3 << 20)),), "instance_id": "one"}
+    (name,) = tried.stable(**large)
+    for each in (name, ""):
+        assert tried.told(tried.join(each, **large)).error is KafkaError.NONE
+
+
 def test_a_group_has_so_many_members_and_no_more() -> None:
-    tried = Tried(max_members=3)
+    tried = Tried(group_max_size=3)
     tried.stable(2)
-    assert tried.told(tried.join(knows_ids=True)).error is KafkaError.MEMBER_ID_REQUIRED
+    assert tried.told(tried.join(version=4)).error is KafkaError.MEMBER_ID_REQUIRED
     assert tried.joined(tried.join()) == JoinAnswer(KafkaError.GROUP_MAX_SIZE_REACHED)
     first, second = tried.group.members
     tried.join(first)  # its members may join again
@@ -382,7 +403,7 @@ class Walk:
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
-        self.tried = Tried(chance.choice([0.0, 0.0, 3.0]))
+        self.tried = Tried(chance.choice([0, 0, 3_000]))
 
     def step(self) -> str:
         tried, group = self.tried, self.tried.group
@@ -423,7 +444,7 @@ class Walk:
     def join_with_an_id(self) -> None:
         """A client gets an id, the others join meanwhile, and then it joins."""
         tried = self.tried
-        asked = tried.joined(tried.join(knows_ids=True))
+        asked = tried.joined(tried.join(version=4))
         if asked is None or asked.error is not KafkaError.MEMBER_ID_REQUIRED:
             return
         if tried.group.state is GroupState.PREPARING_REBALANCE:
