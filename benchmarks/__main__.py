@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -53,6 +53,9 @@ Spark."""
 
 RELEASED = Path(__file__).with_name("released.json")
 """The least ratios of the last release's pairs, by the figure's name."""
+
+BESIDE_A_BROKER = ("kafka", "kafka_latency")
+"""Rows that need Apache Kafka, and so Maven."""
 
 QUICK_PAIRS = 3
 QUICK_RECORDS = 500_000
@@ -112,7 +115,9 @@ def main() -> None:
     sizes_bytes = tuple(arguments.sizes)
     with (
         prepared(arguments.pairs, arguments.records, sizes_bytes, arguments.warm) as bench,
-        contextlib.nullcontext() if arguments.warm or len(rows) == 1 else shared_session(),
+        contextlib.nullcontext()
+        if arguments.warm or len(rows) == 1
+        else shared_session(arguments.only),
     ):
         for module in rows.values():
             with contextlib.closing(module.run(bench)) as found:
@@ -129,11 +134,12 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def shared_session() -> Iterator[None]:
-    """Yield one Spark session for all rows: starting one takes longer than a small row."""
-    from benchmarks import spark_sessions
+def shared_session(rows: Iterable[str]) -> Iterator[None]:
+    """Run rows in one Spark session: starting one takes longer than a small row."""
+    from benchmarks import kafka_broker, spark_sessions
 
-    with spark_sessions.session():
+    jars = [] if {*BESIDE_A_BROKER}.isdisjoint(rows) else kafka_broker.sparks_jars()
+    with spark_sessions.session(jars):
         yield
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.bare_file import FileSource
@@ -28,7 +29,7 @@ def session(
     daemon: str = "pyspark.daemon",
     host: str = "127.0.0.1",
 ) -> Iterator[SparkSession]:
-    """Yield a session with its own Python workers and the stubs; or the shared one."""
+    """Yield a session with its own JVM, Python workers and the stubs; or the shared one."""
     if (there := SparkSession.getActiveSession()) is not None:
         yield there
         return
@@ -58,6 +59,17 @@ def session(
         yield spark
     finally:
         spark.stop()
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    """End Spark's JVM: it would not load the jars of a later session."""
+    gateway = SparkContext._gateway  # noqa: SLF001
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def read_rate(spark: SparkSession, form: str, records: int, options: dict[str, Any]) -> float:

@@ -110,7 +110,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class GatewayNode:
     """The store behind the gateway, its partition registry, and the known gateways."""
 
@@ -130,12 +130,11 @@ class GatewayNode:
     """The leaders of partitions; started and closed by the gateway."""
 
     def __post_init__(self) -> None:
-        store = self.store
-        registry, keys = self.registry, store.options.keys
-        replication = Replication(store.log, lambda: store.known, keys, registry.log)
-        object.__setattr__(self, "replication", replication)
-        leaders = Leaders(store, registry, self.gateways, replication)
-        object.__setattr__(self, "leaders", leaders)
+        store, registry = self.store, self.registry
+        self.replication = Replication(
+            store.log, lambda: store.known, store.options.keys, registry.log
+        )
+        self.leaders = Leaders(store, registry, self.gateways, self.replication)
 
     @property
     def default_copies(self) -> int:

@@ -20,7 +20,6 @@ from zlib import crc32
 import xxhash
 from msgspec import Meta
 
-from dafka_core.errors import InvalidRequestError
 from dafka_core.model.json_message import JsonMessage
 from dafka_core.model.names import INTERNAL
 from dafka_core.model.records import TopicPartition
@@ -181,14 +180,10 @@ class Gateways:
     def _said(self, store: str) -> list[Announcement]:
         tp = TopicPartition(GATEWAYS_TOPIC, store)
         end = self._log.end(tp)
-        found = []
+        found: list[Announcement] = []
         for batch in self._log.read(tp, max(end - LAST_RECORDS, 0), end):
-            for value in batch.values:
-                try:
-                    if len(value) <= MAX_ANNOUNCEMENT_BYTES:
-                        found.append(Announcement.parse(value))
-                except InvalidRequestError:
-                    continue
+            short = [value for value in batch.values if len(value) <= MAX_ANNOUNCEMENT_BYTES]
+            found += filter(None, map(Announcement.parse_or_none, short))
         return found[::-1]
 
     def _say(self, what: Announcement, *, again: bool = False) -> None:

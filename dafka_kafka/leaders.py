@@ -45,7 +45,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
-from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import parts
 from dafka_core.flight.requests import Trimmed, TrimRequest
 from dafka_core.flight.store_client import StoreClient
@@ -249,9 +249,7 @@ def read_journals(log: Log) -> Iterator[JournalRecord]:
     """Yield the records of all journals in a store, one journal after the other."""
     for info in log.partitions(JOURNAL_TOPIC):
         for batch in log.batches(info.tp, info.earliest, info.end):
-            for value in batch.values:
-                with suppress(InvalidRequestError):  # of a later version
-                    yield JournalRecord.parse(bytes(value))
+            yield from filter(None, map(JournalRecord.parse_or_none, map(bytes, batch.values)))
 
 
 def recovered(lives: Summaries, end: int, last: EpochId) -> Known | None:
@@ -271,12 +269,8 @@ def recovered(lives: Summaries, end: int, last: EpochId) -> Known | None:
 
 def states_until(end: int, states: States) -> dict[str, bytes]:
     """Return the states without batches beyond an offset."""
-    found = {}
-    for name, note in states.items():
-        state = ProducerState.unpack(note)
-        if batches := tuple(each for each in state.batches if each.end <= end):
-            found[name] = state._replace(batches=batches).packed()
-    return found
+    found = {name: ProducerState.unpack(note).until(end) for name, note in states.items()}
+    return {name: state.packed() for name, state in found.items() if state}
 
 
 def _rank(note: bytes) -> tuple[int, int]:

@@ -500,14 +500,17 @@ class PartitionRegistry:
     Args:
         store: this gateway's store.
         gateways: the known gateways.
+
+    Attributes:
+        log: the registry in the store.
     """
 
     def __init__(self, store: Store, gateways: Gateways) -> None:
+        self.log = RegistryLog(store.log)
         self._store = store
         self._stored = store.log
         self._gateways = gateways
-        self._records = RegistryLog(store.log)
-        self._lease = RegistryLease(self._records, lambda: store.known, self._elect)
+        self._lease = RegistryLease(self.log, lambda: store.known, self._elect)
         self._scanned = -1  # the log's change number up to which new partitions were searched
         self._new: dict[TopicPartition, None] = {}  # partitions without a number
         self._background: Proposal | None = None
@@ -525,7 +528,7 @@ class PartitionRegistry:
 
     def start(self) -> None:
         """Read the registry, and follow it."""
-        self._records.read()
+        self.log.read()
         for thread in self._threads:
             thread.start()
 
@@ -543,12 +546,7 @@ class PartitionRegistry:
     @property
     def table(self) -> RegistryTable:
         """The table, as far as this gateway's store has it."""
-        return self._records.table
-
-    @property
-    def log(self) -> RegistryLog:
-        """The registry in this gateway's store."""
-        return self._records
+        return self.log.table
 
     def owned(self, gateway: str) -> list[NumberedPartition]:
         """Return all partitions of an owner."""
@@ -701,7 +699,7 @@ class PartitionRegistry:
         while not self._closing:
             number = self._stored.changes.number
             try:
-                self._records.read()
+                self.log.read()
                 self._scan()
                 self._unread = ""
                 with self._stored.changes.waking(threading.Event(), number, topics) as self._woken:
@@ -725,7 +723,7 @@ class PartitionRegistry:
         changed = self._stored.changes.since(self._scanned, None)
         if changed is None:
             changed = [info.tp for info in self._stored.partitions()]
-        table = self._records.table
+        table = self.log.table
         found = [tp for tp in changed if table.number(tp) is None and is_numbered(tp.topic)]
         with self._changed:
             for tp in [tp for tp in self._new if table.number(tp) is not None]:
@@ -791,7 +789,7 @@ class PartitionRegistry:
         stores: otherwise the next lease would need all of the old ones.
         """
         is_begun = self.table.cluster_id is not None
-        is_committed = self._records.is_committed_by(self._lease.majority)
+        is_committed = self.log.is_committed_by(self._lease.majority)
         if not self._new and is_begun and is_committed:
             self._due_since = None
             return False

@@ -25,6 +25,7 @@ from dafka_kafka.errors import KafkaError, RefusedError, invalid_record, too_lar
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.leaders import Entry, Term, has_failed
 from dafka_kafka.producer_states import (
+    LAST_OFFSET,
     ProducerKey,
     ProducerStates,
     Sequenced,
@@ -287,8 +288,6 @@ bounded."""
 
 MAX_TRIES: Final = 40
 """How often a batch is written again after its records were lost to another history."""
-
-LAST_OFFSET: Final = 2**63
 
 
 class Written(NamedTuple):

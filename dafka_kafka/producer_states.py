@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 from dafka_kafka.errors import KafkaError
 
 LAST_SEQUENCE: Final = 2**31 - 1  # after it, sequences wrap to 0
+LAST_OFFSET: Final = 2**63
 KEPT_BATCHES: Final = 5  # Java's producers have at most this many batches in flight
 
 EXPIRES_MS: Final = 86_400_000
@@ -122,6 +123,11 @@ class ProducerState(NamedTuple):
         written = WrittenBatch(batch.first, batch.last, offset)
         return ProducerState(batch.epoch, (*kept, written), now_ms)
 
+    def until(self, end: int) -> ProducerState | None:
+        """Return the state without batches beyond an offset; None without any."""
+        batches = tuple(each for each in self.batches if each.end <= end)
+        return self._replace(batches=batches) if batches else None
+
     def verdict(self, batch: Sequenced) -> WrittenBatch | KafkaError | None:
         """The decision on a batch; see ``ProducerStates.verdict``."""
         if batch.epoch < self.epoch:
@@ -138,24 +144,27 @@ class ProducerState(NamedTuple):
 class ProducerStates:
     """The idempotent producers of all partitions that this gateway writes.
 
-    Ordered by last use, oldest first. The store's loop uses it.
+    Ordered by last use, oldest first; those that were read again come last. The store's loop uses
+    it, so nothing visits all of them.
     """
 
     def __init__(self, max_states: int = MAX_STATES) -> None:
         self._max_states = max_states
         self._states: dict[ProducerKey, ProducerState] = {}
+        self._keys: dict[tuple[str, str], set[ProducerKey]] = {}  # by partition
         self._lost_ms = -EXPIRES_MS  # last use of the newest producer that was forgotten early
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def restore(self, notes: Mapping[str, bytes]) -> None:
-        """Add states from the log.
+    def restore(self, notes: Mapping[str, bytes], end: int = LAST_OFFSET) -> None:
+        """Add states from the log, without batches beyond an offset.
 
         An unreadable note is of a later version, and is left alone.
         """
-        states = self._states | dict(_parsed(notes))
-        self._states = dict(sorted(states.items(), key=lambda item: item[1].used_ms))
+        for key, state in sorted(_parsed(notes), key=lambda item: item[1].used_ms):
+            if (known := state.until(end)) is not None:
+                self._keep(key, known)
 
     def reset(self, topic: str, partition: str, end: int, notes: Mapping[str, bytes]) -> None:
         """Replace a partition's states by those of the log.
@@ -163,15 +172,9 @@ class ProducerStates:
         Batches beyond ``end``, the partition's end, were lost to another history; those before them
         exist, and may be repeated.
         """
-        for key in [key for key in self._states if key[:2] == (topic, partition)]:
+        for key in self._keys.pop((topic, partition), ()):
             del self._states[key]
-        self.restore(notes)
-        for key, state in [*self._states.items()]:
-            if key[:2] == (topic, partition) and state.batches[-1].end > end:
-                if batches := tuple(each for each in state.batches if each.end <= end):
-                    self._states[key] = state._replace(batches=batches)
-                else:
-                    del self._states[key]
+        self.restore(notes, end)
 
     def verdict(
         self, key: ProducerKey, batch: Sequenced, now_ms: int
@@ -198,7 +201,8 @@ class ProducerStates:
         state = self._states.pop(key, None)
         if state is None or age_ms - state.used_ms >= EXPIRES_MS:
             state = ProducerState(batch.epoch, (), now_ms)
-        state = self._states[key] = state.with_batch(batch, offset, now_ms)
+        state = state.with_batch(batch, offset, now_ms)
+        self._keep(key, state)
         return {**dict.fromkeys(self._expired(age_ms)), key.note: state.packed()}
 
     def _expired(self, age_ms: int) -> Iterator[str]:
@@ -211,7 +215,12 @@ class ProducerStates:
             if not is_old:
                 self._lost_ms = max(self._lost_ms, state.used_ms)
             del self._states[key]
+            self._keys[key[:2]].discard(key)
             yield key.note
+
+    def _keep(self, key: ProducerKey, state: ProducerState) -> None:
+        self._states[key] = state
+        self._keys.setdefault(key[:2], set()).add(key)
 
 
 def _parsed(notes: Mapping[str, bytes]) -> Iterator[tuple[ProducerKey, ProducerState]]:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import ClassVar, Final, NamedTuple
 
-from dafka_core.errors import InvalidRequestError, ProtocolError
+from dafka_core.errors import ProtocolError
 from dafka_core.flight.limits import parts
 from dafka_core.model.epochs import (
     LIFE_ID_BITS,
@@ -281,12 +281,7 @@ class RegistryTable:
 
 def parse_record(content: bytes) -> RegistryRecord | None:
     """Parse a record; return None if it is invalid."""
-    if len(content) > MAX_RECORD_BYTES:
-        return None
-    try:
-        return RegistryRecord.parse(content)
-    except InvalidRequestError:
-        return None
+    return RegistryRecord.parse_or_none(content) if len(content) <= MAX_RECORD_BYTES else None
 
 
 def committed_end(record: RegistryRecord | None, offset: int) -> int:

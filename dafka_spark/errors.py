@@ -95,10 +95,10 @@ class RetentionAheadError(SourceLossError):
 
 
 class PartitionVanishedError(SourceLossError):
-    """No store knows the partition any more; ``store`` was the last one that had it."""
+    """No store has the partition, or its newest life; ``store`` was the last one that had it."""
 
     condition = "DAFKA_PARTITION_VANISHED"
-    cause = "no store has the partition"
+    cause = "no store has the partition with its newest producer's records"
 
     def __post_init__(self) -> None:
         if self.store:

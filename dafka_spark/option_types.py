@@ -191,12 +191,20 @@ def as_written(value: Any) -> Any:
 def _json_object(value: Any, form: str) -> dict[str, Any]:
     """Parse a JSON object that is not empty; ``form`` is the error message."""
     try:
-        tree = json.loads(value)
+        tree = json.loads(value, object_pairs_hook=_members)
+    except KeyError:
+        raise ValueError(f"{form}; a name occurs twice in one object") from None
     except (TypeError, ValueError, RecursionError):
         raise ValueError(form) from None
     if not (tree and isinstance(tree, dict)):
         raise ValueError(form)
-    return dict(tree)
+    return tree
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(tree := dict(pairs)) < len(pairs):
+        raise KeyError
+    return tree
 
 
 # Start and end: a word, an offset, a time, or JSON with these by topic and partition
@@ -227,6 +235,11 @@ class OffsetRangeLimit:
         """Return the position of one partition; ``default`` if the limit does not name it."""
         named = self.partitions.get(tp) or self.topics.get(tp.topic)
         return named or self.everywhere or default
+
+    @property
+    def named(self) -> TopicSelection:
+        """The topics and partitions that it names."""
+        return TopicSelection(frozenset(self.topics), partitions=frozenset(self.partitions))
 
     @property
     def all(self) -> list[Position]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 from pyspark.sql import types
 
@@ -630,11 +630,6 @@ class SourceOptions(SparkOptions):
     def _first_given(self, names: Sequence[str]) -> tuple[str, OffsetRangeLimit | None]:
         given = ((name, getattr(self, name)) for name in names)
         return next((each for each in given if each[1]), (names[-1], None))
-
-    def without_limits(self) -> Self:
-        """Return these options without a start and an end."""
-        bounds: dict[str, Any] = dict.fromkeys((*self.STARTING, *self.ENDING))
-        return dataclasses.replace(self, **bounds)
 
     @property
     def max_trigger_bytes(self) -> int:

@@ -77,6 +77,13 @@ class JsonMessage(msgspec.Struct, frozen=True):
             why = "has half a surrogate pair where no text can be"
             raise InvalidRequestError(cls.what, short(packed), why) from None
 
+    @classmethod
+    def parse_or_none(cls, packed: str | bytes) -> Self | None:
+        """Decode a message; None if it is invalid, or of a later version."""
+        with suppress(InvalidRequestError):
+            return cls.parse(packed)
+        return None
+
 
 def _refused(found: dict[str, Any], known: Collection[str], text: str) -> InvalidRequestError:
     """Translate msgspec's errors, such as "Expected `int` >= 0 - at `$.times[0][2]`"."""

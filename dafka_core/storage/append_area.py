@@ -362,7 +362,9 @@ class AppendArea:
                 try:
                     found += Group(value).of_partition(partition_id) if value else []
                 except ValueError as error:
-                    damage = _named(key, error)
+                    at, bucket = _GROUP_KEY.unpack(key)[-1], partition_id // width
+                    where = f"group {at} of small batches, level {level}, bucket {bucket}"
+                    damage = ValueError(f"{where}, is damaged: {error}")
         return sorted(found, key=attrgetter("first")), damage
 
     def _taken(
@@ -425,10 +427,3 @@ def _joined(stretch: list[GroupedBlock]) -> list[GroupedBlock]:
         return stretch
     records = sum(block.records for block in stretch)
     return [GroupedBlock(stretch[0].partition_id, stretch[0].first, records, packed)]
-
-
-def _named(key: bytes, error: ValueError) -> ValueError:
-    _, level, bucket, number = _GROUP_KEY.unpack(key)
-    return ValueError(
-        f"group {number} of small batches, level {level}, bucket {bucket}, is damaged: {error}"
-    )

@@ -310,8 +310,6 @@ class BlockCompressor:
         self._now_us = now_us
         self._waiting: deque[tuple[TopicPartition, int]] = deque()
         self._scanned_s = float("-inf")
-        # Blocks scanned and left uncompressed, by partition id; noted on disk later, if at all.
-        self._marks: dict[int, int] = {}
 
     def step(self) -> bool:
         """Compress one block, or search for one; return False if idle.
@@ -335,10 +333,9 @@ class BlockCompressor:
     def _scan(self) -> None:
         with self._env.reading() as tables:
             for row in tables.all_rows():
-                if row.end and codec_of(row.tp.topic, self.rules) != NONE:
-                    mark = max(tables.cold.get(row.id), self._marks.get(row.id, 0))
-                    if mark < row.end:
-                        self._waiting.append((row.tp, mark))
+                is_wanted = row.end and codec_of(row.tp.topic, self.rules) != NONE
+                if is_wanted and (mark := tables.cold.get(row.id)) < row.end:
+                    self._waiting.append((row.tp, mark))
 
     def _compress(self, tp: TopicPartition, mark: int) -> int | None:
         """Examine the partition's next block; return its end, or None if it has no cold one."""
@@ -347,23 +344,23 @@ class BlockCompressor:
             row = tables.visible_row(tp)
             if row is None:
                 return None
-            start = max(mark, row.earliest)
-            found = next(tables.blocks_reaching(row.id, start, row.end), None)
-            try:
-                read = partial(self._cold, number)
-                cold = None if found is None else tables.read_block(tp, found, read)
-            except StoreError:
-                assert found is not None
-                self._marks[row.id] = next(tables.firsts(row.id, found.first + 1), row.end)
-                raise
             noted = tables.cold.get(row.id)
+            found = next(tables.blocks_reaching(row.id, max(mark, row.earliest), row.end), None)
+            cold: _Cold | None = None
+            damage: StoreError | None = None
+            try:
+                cold = found and tables.read_block(tp, found, partial(self._cold, number))
+            except StoreError as error:
+                assert found is not None
+                mark, damage = next(tables.firsts(row.id, found.first + 1), row.end), error
         if cold is None or found is None:
-            if mark > noted:  # after uncompressed ones
+            if mark > noted:  # after uncompressed or damaged ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark))
+            if damage is not None:
+                raise damage
             return None
         first, end = found.first, found.first + cold.records
         if cold.packed is None:
-            self._marks[row.id] = end
             return end
         packed = cold.packed
 
@@ -479,8 +476,9 @@ class Healer:
                 raise tables.damaged_block(tp, old.first, why)
             tables.delete_blocks(row.id, [old.first])
         tables.area.cut(row.id, start, batch.end)
+        tables.cold.lower(row.id, start)
         assert batch.times is not None
-        for number, packed in build_blocks(batch.values.to_list(), batch.times, newest_us):
+        for number, packed in build_blocks(batch.values, batch.times, newest_us):
             tables.put_block(row.id, start + number, packed)
         tables.changed.add(tp)
         return True

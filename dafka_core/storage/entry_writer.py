@@ -313,12 +313,12 @@ class EntryWriter:
 
     def _stamped(self, batch: RecordBatch) -> RecordBatch:
         """Return the batch with its final times."""
-        if batch.times is not None and len(batch.times):
+        times = kept_times(batch.times, batch.count, self._now_us, self._latest_us)
+        if batch.times is not None and len(times):
+            self.oldest_us = min(self.oldest_us, int(times[:, 1].max()))
             newest_us = int(batch.times[:, 1].max())
-            self.oldest_us = min(self.oldest_us, newest_us)
             if newest_us > self._latest_us:
                 self.ahead_us[batch.tp] = newest_us - self._now_us
-        times = kept_times(batch.times, batch.count, self._now_us, self._latest_us)
         return replace(batch, times=times)
 
     def _with_epoch(self, row: PartitionRow, epoch: Epoch | None) -> PartitionRow:

@@ -72,7 +72,6 @@ class Environment(ProcessBound):
         self.directory = directory
         self.changes = HeadChanges()  # partitions changed since opening
         self.syncs = Durations()
-        self.asides = 0  # number of times when a record at an offset may have been replaced
         # By partition, the offset up to which blocks were compressed since opening.
         self.compressed: dict[TopicPartition, int] = {}
         self._changed = threading.Condition()

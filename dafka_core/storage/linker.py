@@ -62,7 +62,7 @@ class Linker:
             took_s = time.monotonic() - started_s
             self._scan_due_s = started_s + max(SCAN_INTERVAL_S, took_s / SCAN_SHARE)
             return bool(self._due)
-        asides, failed = self._env.asides, None
+        failed = None
         made: dict[TopicPartition, tuple[int, list[Link]]] = {}
         size_bytes = 0
         while self._due and size_bytes < STEP_BYTES and len(made) < STEP_PARTITIONS:
@@ -75,16 +75,16 @@ class Linker:
                 break
             size_bytes += sum(each.size_bytes for each in made[tp][1])
 
-        def write(tables: Tables) -> None:
-            if self._env.asides != asides:
-                self._due.extend(made)
-                return
-            for partition_id, links in made.values():
-                for link in links:
-                    tables.links.put(partition_id, link)
-                self.made += len(links)
+        def write(tables: Tables) -> list[TopicPartition]:
+            """Write the links; return the partitions with records that were set aside since."""
+            return [tp for tp, links in made.items() if not _put(tables, tp, *links)]
 
-        self._env.write(write)
+        replaced = [*made]
+        try:
+            replaced = self._env.write(write)
+        finally:
+            self._due.extend(replaced)
+        self.made += sum(len(links) for tp, (_, links) in made.items() if tp not in replaced)
         if failed is not None:
             raise failed
         return True
@@ -152,6 +152,19 @@ class Linker:
         )
         facts = {"partition": str(tp), "start": link.start, "end": link.end - 1}
         _log.error(text, facts, extra={"event": "records_changed"})
+
+
+def _put(tables: Tables, tp: TopicPartition, partition_id: int, links: list[Link]) -> bool:
+    """Write a partition's links; return False, without effect, if it has other records by now."""
+    row = tables.row(tp)
+    for last in links[-1:]:
+        if row is None or row.id != partition_id or row.end < last.end:
+            return False
+        if life_at(tables.lives.history(row), last.end) != last.life:
+            return False
+    for link in links:
+        tables.links.put(partition_id, link)
+    return True
 
 
 class LinkedRecords:

@@ -41,14 +41,7 @@ from typing import Final, NamedTuple
 from dafka_core.config.topic_rules import CompressionRule
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.epochs import History, prefix
-from dafka_core.model.log_entries import (
-    Deletion,
-    LogEntry,
-    Notes,
-    RestartPartition,
-    SetAside,
-    StoreSeen,
-)
+from dafka_core.model.log_entries import Deletion, LogEntry, Notes, StoreSeen
 from dafka_core.model.records import (
     PartitionInfo,
     PartitionLives,
@@ -205,15 +198,12 @@ class Log(Closing):
         if not entries:
             return []
         self._appending = True
-        aside = any(isinstance(entry, SetAside | RestartPartition) for entry in entries)
-        self._env.asides += aside
         try:
             outcomes, writer, self._noted_us = self._merger.write(work)
             self._env.check_in_place()  # afterwards: writes count only in place
             self._ahead.add(writer.ahead_us)
         finally:
             self._appending, self._appended_s = False, time.monotonic()
-            self._env.asides += aside
         return outcomes
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
@@ -463,14 +453,13 @@ class Log(Closing):
             for tp, start, end in ranges:
                 if left <= 0 or left_bytes <= 0:
                     break
-                row, blocks = tables.visible_row(tp), list[tuple[int, int, int]]()
-                if row is not None:
+                made = PlacedRange(*tables.held(tp), [])
+                if row := tables.visible_row(tp):
                     for each in tables.blocks_between(row, start, end, left, left_bytes):
-                        place = self._env.positions.of(each.packed)
-                        blocks.append((each.first, place, len(each.packed)))
-                left -= len(blocks)
-                left_bytes -= sum(size_bytes for *_, size_bytes in blocks)
-                found.append(PlacedRange(*tables.held(tp), blocks))
+                        at, size_bytes = self._env.positions.of(each.packed), len(each.packed)
+                        made.blocks.append((each.first, at, size_bytes))
+                        left, left_bytes = left - 1, left_bytes - size_bytes
+                found.append(made)
             return found
 
         return self._env.lease(placed)

@@ -288,16 +288,16 @@ def _make(directory: Path) -> None:
 
 
 def _lock(directory: Path, fd: int) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        raise StoreError(
-            directory,
-            f"process {owner} has it open for writing; stop that store, or give this store "
-            "another directory",
-        ) from error
     with translated(directory):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            raise StoreError(
+                directory,
+                f"process {owner} has it open for writing; stop that store, or give this store "
+                "another directory",
+            ) from error
         # Truncated only then: on a full disk the file would not get its page back.
         os.ftruncate(fd, os.pwrite(fd, f"{os.getpid()}\n".encode(), 0))
 
@@ -364,7 +364,7 @@ def mapping_at(address: int) -> tuple[range, int, str]:
     The name is empty if nothing is mapped.
     """
     with contextlib.suppress(OSError):
-        for line in _MAPS.read_text().splitlines():
+        for line in os.fsdecode(_MAPS.read_bytes()).split("\n")[:-1]:  # names may have any bytes
             # As in: 7f0e5c000000-7f0e5d000000 r--s 00000000 fe:00 1234   /data/data.mdb
             bounds, _, offset, *_, path = line.split(maxsplit=5)
             span = range(*(int(bound, 16) for bound in bounds.split("-")))

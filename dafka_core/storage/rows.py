@@ -298,3 +298,8 @@ class OffsetTable:
     def put(self, partition_id: int, offset: int) -> None:
         """Write a partition's offset."""
         self._table.put(self._NUMBER.pack(partition_id), self._NUMBER.pack(offset))
+
+    def lower(self, partition_id: int, offset: int) -> None:
+        """Write a partition's offset, if it is below the present one."""
+        if offset < self.get(partition_id):
+            self.put(partition_id, offset)

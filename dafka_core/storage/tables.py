@@ -111,8 +111,8 @@ class Lives:
 
     def begin(self, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """Return the row after its partition continues with an epoch."""
-        # An epoch without records was abandoned: its staged records are gone.
-        _, history = self._until(row.tp, row, row.end)
+        # Another epoch that began there was abandoned: its staged records are gone.
+        _, history = self._until(row.tp, row, epoch.start)
         return self.replace(row, with_epoch(history, epoch))
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
@@ -122,7 +122,7 @@ class Lives:
 
     def meet(self, met: StoreSeen) -> None:
         """Write another store's last sign of life."""
-        value = met.seen_us.to_bytes(_SEEN_BYTES, "big") + met.endpoint.encode()
+        value = met.seen_us.to_bytes(_SEEN_BYTES, "big") + octets_of(met.endpoint)
         self._meta.put(_MET + octets_of(met.store), value)
 
     def met(self) -> list[StoreSeen]:
@@ -130,7 +130,7 @@ class Lives:
         return [
             StoreSeen(
                 text_of(name[len(_MET) :]),
-                bytes(value[_SEEN_BYTES:]).decode(),
+                text_of(bytes(value[_SEEN_BYTES:])),
                 int.from_bytes(value[:_SEEN_BYTES], "big"),
             )
             for name, value in self._meta.scan(_MET)
@@ -363,8 +363,10 @@ class Tables:
         # Its checksum covers its content, not its place.  Read by its exact key: in a damaged tree
         # LMDB ends the process in ``next``.  With a cursor: ``get`` would read every page of the
         # next block.
-        following, key = self._blocks.cursor(), BLOCK_KEY.pack(row.id, end)
-        in_place = end == row.end or following.set_key(key) or self.grouped(row, end)
+        following, in_place = self._blocks.cursor(), True
+        if end != row.end and not following.set_key(BLOCK_KEY.pack(row.id, end)):
+            with contextlib.suppress(ValueError):  # of a damaged group, which may have the next one
+                in_place = bool(self.area.find(row.id, end))
         if end > row.end or not in_place:
             why = f"it ends at offset {end}, where no other block begins"
             raise self.damaged_block(tp, found.first, why)

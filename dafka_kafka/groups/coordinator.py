@@ -43,11 +43,15 @@ _log: Final = logging.getLogger("dafka.kafka")
 class OffsetLog:
     """The durable log of all groups' commits; used in the gateway's loop.
 
-    ``offsets`` has what this gateway has written, and what it has read of other gateways.
+    Attributes:
+        offsets: what this gateway has written, and what it has read of other gateways.
+        taken_over: groups of which another gateway has stored the newest generation, with its
+            store's address.
     """
 
     def __init__(self, node: GatewayNode) -> None:
         self.offsets = Offsets()
+        self.taken_over: dict[str, str] = {}
         self.own = TopicPartition(OFFSETS_TOPIC, node.store.address)
         self._node = node
         self._log = node.store.log
@@ -119,7 +123,8 @@ class OffsetLog:
                 self._parsed, info.tp, start, info.end
             )
             for offset, record in found:
-                self.offsets.take(info.partition, record, offset)
+                if self.offsets.take(info.partition, record, offset) and info.tp != self.own:
+                    self.taken_over[record.group] = info.partition
             trim_to = max(trim_to, repeats)
         self._read[info.partition] = info.end
         self._begins[info.partition] = max(info.earliest, min(trim_to, info.end))
@@ -135,10 +140,8 @@ class OffsetLog:
         found, repeats, at = [], 0, start
         for batch in self._log.read(tp, start, end, max_bytes=MAX_READ_BYTES):
             for offset, value in enumerate(batch.values, batch.offset):
-                try:
-                    record = GroupRecord.parse(bytes(value))
-                except InvalidRequestError:
-                    continue  # invalid, or of a later version
+                if (record := GroupRecord.parse_or_none(bytes(value))) is None:
+                    continue
                 found.append((offset, record))
                 if record.repeats <= offset:
                     repeats = max(repeats, record.repeats)
@@ -163,7 +166,8 @@ class OffsetLog:
         append = self._node.store.append_queue.append
         offsets = await self._node.in_thread(append, self.own, packed, timeout_s=APPEND_TIMEOUT_S)
         for offset, record in zip(offsets, records, strict=True):
-            self.offsets.take(self.own.partition, record, offset)
+            if self.offsets.take(self.own.partition, record, offset):
+                self.taken_over.pop(record.group, None)
         if self._read.get(self.own.partition) == offsets.start:
             self._read[self.own.partition] = offsets.stop
         return offsets.stop
@@ -187,19 +191,23 @@ ASK_S: Final = 2.0  # time for another store's answer
 WAIT_S: Final = 20.0
 """Time to receive other stores' records; after it the gateway continues with what it has."""
 
-MEET_S: Final = 5.0  # time for a store to tell its Flight location; C stores have none
+MEET_S: Final = 5.0
+"""Time for a store to tell its Flight location, which C stores don't have; when the gateway starts,
+also for known stores to appear."""
 
 STEP_S: Final = 0.05
 
 
-def wait_for_others(store: Store) -> None:
+def wait_for_others(store: Store, *, is_start: bool = False) -> None:
     """Wait until a store has the offsets topic as far as the reachable stores have it.
+
+    At the start of its gateway (``is_start``) other stores may not have been heard of yet.
 
     Raises:
         DafkaError: the store has ended.
     """
     deadline = time.monotonic() + WAIT_S
-    for tp, end in ends_at_others(store).items():
+    for tp, end in ends_at_others(store, is_start=is_start).items():
         while store.log.end(tp) < end:
             if time.monotonic() > deadline:
                 _log.warning("%s: other stores have more, which does not come", tp)
@@ -207,13 +215,15 @@ def wait_for_others(store: Store) -> None:
             time.sleep(STEP_S)
 
 
-def ends_at_others(store: Store) -> dict[TopicPartition, int]:
+def ends_at_others(store: Store, *, is_start: bool) -> dict[TopicPartition, int]:
     """Return the ends of the offsets topic at the reachable stores."""
-    until = time.monotonic() + MEET_S
-    while not store.known.here <= store.known.endpoints.keys() and time.monotonic() <= until:
+    known, until = store.known, time.monotonic() + MEET_S
+    while not known.endpoints.keys() >= {*(known.names if is_start else known.here)}:
+        if time.monotonic() > until:
+            break
         time.sleep(STEP_S)
     found = []
-    for address, locations in store.known.endpoints.items():
+    for address, locations in known.endpoints.items():
         try:
             location = StoreLocation(address, locations)
             with closing(StoreClient(location, store.options.keys)) as client:
@@ -262,8 +272,8 @@ class Coordinator:
 
     def start(self) -> None:
         """Start the timers."""
-        self._begin(self._run())
-        self._begin(self._expire_now_and_then())
+        for work in (self._load_now_and_then(), self._run(), self._expire_now_and_then()):
+            self._begin(work)
 
     async def close(self) -> None:
         """Close; waiting clients are told to find another coordinator."""
@@ -308,6 +318,7 @@ class Coordinator:
             found = Group(group_id, self._limits)
             if (kept := self.offsets.generation(group_id)) is not None:
                 found.restore(self.now(), kept)
+            self.log.taken_over.pop(group_id, None)
             self._groups[group_id] = found
             self._due[group_id] = found.deadline()
         return found
@@ -366,9 +377,13 @@ class Coordinator:
 
     # -- internal ----------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _load_now_and_then(self) -> None:
         while True:
             await self._load()
+            await asyncio.sleep(LOOK_S)
+
+    async def _run(self) -> None:
+        while True:
             now = self.now()
             for group_id in [name for name, due in self._due.items() if due <= now]:
                 group = self._groups[group_id]
@@ -391,9 +406,7 @@ class Coordinator:
 
     async def _expire(self) -> None:
         log = self._node.store.log
-        if log.clock.doubt() or self.loading():
-            return
-        if not self._unused():
+        if log.clock.doubt() or self.loading() or not self._unused():
             return
         # Commits from here on are newer than the deletion; unfinished ones come first.
         counter = self.offsets.next_counter()
@@ -426,12 +439,25 @@ class Coordinator:
             if live != self._live:
                 for group_id in [*self._groups]:
                     self.error(group_id)  # end groups that have moved
-                await self._node.in_thread(wait_for_others, self._node.store)
+                is_start = not self._live
+                await self._node.in_thread(wait_for_others, self._node.store, is_start=is_start)
             await self.log.catch_up()
         except DafkaError as error:
             _log.warning("committed offsets cannot be read: %s", error)
         else:
             self._live = live
+        self._end_taken_over(live)
+
+    def _end_taken_over(self, live: Collection[str]) -> None:
+        """End groups that a live gateway coordinated while this one was cut off.
+
+        The next request continues from what that gateway has stored.
+        """
+        for group_id, writer in [*self.log.taken_over.items()]:
+            if writer in live:
+                del self.log.taken_over[group_id]
+                if group := self._groups.get(group_id):
+                    self._end(group, KafkaError.NOT_COORDINATOR)
 
     def _live_now(self) -> frozenset[str]:
         return frozenset(each.address for each in self._gateways.live())

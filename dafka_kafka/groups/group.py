@@ -141,6 +141,11 @@ CONSUMER: Final = "consumer"
 
 Seconds = Annotated[float, Meta(ge=0)]
 
+FIRST_WITH_IDS: Final = 4
+FIRST_WITH_SKIPPING: Final = 9
+"""The first versions of JoinGroup in which clients request a member id before they join (KIP-394),
+and in which the leader of a stable group can be told to assign nothing (KIP-814)."""
+
 
 class Joining(msgspec.Struct, frozen=True, omit_defaults=True):
     """A JoinGroup request, which is stored with its member.
@@ -156,12 +161,20 @@ class Joining(msgspec.Struct, frozen=True, omit_defaults=True):
     instance_id: str | None = None
     client_id: str = ""
     host: str = ""
-    knows_ids: bool = False  # true if it first requests a member id (from version 4 on)
+    version: int = 0  # of the request
 
     @property
     def size_bytes(self) -> int:
         """The part of a member that is stored."""
         return sum(len(name) + len(octets) for name, octets in self.protocols)
+
+    @property
+    def subscriptions(self) -> list[tuple[str, set[str] | bytes]]:
+        """The protocols, each with its topics if its metadata has a known format.
+
+        The rest of a consumer's metadata is about its previous partitions.
+        """
+        return [(name, subscribed_topics(octets) or octets) for name, octets in self.protocols]
 
     def new_id(self) -> str:
         """A new member id."""
@@ -189,7 +202,11 @@ class Generation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The answer to a JoinGroup; the leader's has the members: id, instance and metadata."""
+    """The answer to a JoinGroup.
+
+    The leader's has the members: id, instance and metadata. It need not assign partitions if it
+    ``skips_assignment``.
+    """
 
     error: KafkaError
     member_id: str = ""
@@ -197,6 +214,7 @@ class JoinAnswer:
     protocol: str = ""
     leader: str = ""
     members: Sequence[tuple[str, str | None, bytes]] = ()
+    skips_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +356,8 @@ class GroupLimits:
             common = common_protocols(members)
             if asked.protocol_type != protocol_type or names.isdisjoint(common):
                 return KafkaError.INCONSISTENT_GROUP_PROTOCOL
-        if asked.size_bytes + sum(each.size_bytes for each in members) > MAX_GROUP_BYTES:
+        others = [each for each in members if each.member_id != asked.member_id]
+        if asked.size_bytes + sum(each.size_bytes for each in others) > MAX_GROUP_BYTES:
             return KafkaError.GROUP_MAX_SIZE_REACHED
         return None
 
@@ -395,7 +414,7 @@ class Group:
             is_stable = self.state is GroupState.STABLE
             if member.member_id != asked.member_id:
                 self._replace(now, member, asked)
-                is_same = is_same and is_stable
+                is_same = is_stable and member.joined.subscriptions == asked.subscriptions
             elif is_stable and member.member_id == leader:
                 is_same = False  # its subscription has changed
             event = REJOIN if is_same else CHANGE
@@ -405,6 +424,8 @@ class Group:
         if action == REPEAT:
             # Another gateway that continues the group must know a restarted member's new id.
             self.is_unsaved |= member.member_id != asked.member_id
+            if asked.version >= FIRST_WITH_SKIPPING:  # others would assign partitions in vain
+                leader = self.leader
             self._answer_join(now, member, KafkaError.NONE, leader)
         elif action == REBALANCE:
             self._rebalance(now)
@@ -544,7 +565,7 @@ class Group:
             return static
         if len(self.members) + len(self._pending) >= self._limits.max_members:
             return JoinAnswer(KafkaError.GROUP_MAX_SIZE_REACHED)
-        if asked.knows_ids and asked.instance_id is None:
+        if asked.version >= FIRST_WITH_IDS and asked.instance_id is None:
             member_id = asked.new_id()
             self._pending[member_id] = now + asked.session_s
             return JoinAnswer(KafkaError.MEMBER_ID_REQUIRED, member_id)
@@ -676,11 +697,12 @@ class Group:
         answer = JoinAnswer(error, member.member_id)
         if error is KafkaError.NONE:
             member.expires = now + member.joined.session_s
-            of_all = self.members.values() if member.member_id == leader else ()
+            is_leader = member.member_id == leader
+            of_all = self.members.values() if is_leader else ()
             members = [(m.member_id, m.instance_id, m.metadata(self.protocol)) for m in of_all]
-            answer = JoinAnswer(
-                error, member.member_id, self.generation, self.protocol, leader, members
-            )
+            skips = is_leader and self.state is GroupState.STABLE
+            at = self.generation, self.protocol, leader
+            answer = JoinAnswer(error, member.member_id, *at, members, skips)
         self._answers.append((ticket, answer))
 
     def _answer_sync(self, now: float, member: Member, error: KafkaError) -> None:

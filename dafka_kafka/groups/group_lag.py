@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from dafka_core.errors import DataLossError, InvalidRequestError
+from dafka_core.errors import DataLossError
 from dafka_core.flight.limits import MAX_BATCH_BYTES
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
@@ -58,10 +58,8 @@ def group_lags(clients: Sequence[StoreClient], *, timeout_s: float) -> list[Grou
     """
     offsets = Offsets()
     for tp, _, value in _records(clients, OFFSETS_TOPIC, timeout_s):
-        try:
-            offsets.take(tp.partition, GroupRecord.parse(value))
-        except InvalidRequestError:
-            continue  # as gateways do
+        if (record := GroupRecord.parse_or_none(value)) is not None:
+            offsets.take(tp.partition, record)
     groups = sorted(offsets.groups())
     if not groups:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import DafkaError, InvalidRequestError, ProtocolError
@@ -89,6 +89,7 @@ KEY_TYPES: Final = (GROUP, 1)
 """FindCoordinator's key types; type 1 is for transactional ids, which are refused."""
 
 CLASSIC: Final = "classic"  # the only group type, by Kafka's name
+LOADING: Final = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
 _SEE: Final = on_topics(Operation.DESCRIBE)
 _READ: Final = on_groups(Operation.READ)
@@ -155,6 +156,7 @@ class Groups(Feature):
                 {"member_id": name, "group_instance_id": instance, "metadata": metadata}
                 for name, instance, metadata in answer.members
             ],
+            "skip_assignment": answer.skips_assignment,
         }
 
     async def _joined(self, group: Group, request: Any, client: Client) -> JoinAnswer:
@@ -169,7 +171,7 @@ class Groups(Feature):
             request.group_instance_id,
             client.client_id,
             client.host,
-            client.version >= 4,
+            client.version,
         )
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         group.join(self._coordinator.now(), asked, ticket)
@@ -178,7 +180,8 @@ class Groups(Feature):
 
     @serves(Api.SYNC_GROUP, range(6), _READ)
     async def _sync(self, request: Any, client: Client) -> Answer:
-        group = self._group(request.group_id)
+        # Not LOADING: Java's consumers and aiokafka's would end.
+        group = self._group(request.group_id, KafkaError.REBALANCE_IN_PROGRESS)
         protocol = request.protocol_type, request.protocol_name
         if (
             client.version >= FIRST_WITH_PROTOCOL
@@ -205,10 +208,10 @@ class Groups(Feature):
 
     @serves(Api.HEARTBEAT, range(5), _READ)
     async def _heartbeat(self, request: Any, client: Client) -> Answer:
-        group = self._group(request.group_id)
+        group = self._group(request.group_id, KafkaError.NONE)  # as for SyncGroup
         member = request.member_id, request.group_instance_id, request.generation_id
-        error = group.heartbeat(self._coordinator.now(), *member)
-        self._coordinator.settle(group)
+        if error := group.heartbeat(self._coordinator.now(), *member):
+            self._coordinator.settle(group)
         return {"error_code": error}
 
     @serves(Api.LEAVE_GROUP, range(6), _READ)
@@ -309,19 +312,13 @@ class Groups(Feature):
             return KafkaError.GROUP_ID_NOT_FOUND
         if not group.is_unused:
             return KafkaError.NON_EMPTY_GROUP
-        try:
-            await self._coordinator.delete(group)
-        except TimeoutError:
-            return KafkaError.REQUEST_TIMED_OUT
-        except DafkaError:
-            return KafkaError.COORDINATOR_NOT_AVAILABLE
-        return KafkaError.NONE
+        return await self._outcome(group_id, self._coordinator.delete(group))
 
-    def _group(self, group_id: str) -> Group:
-        """Return a group; raise RefusedError if this gateway can't."""
+    def _group(self, group_id: str, loading: KafkaError = LOADING) -> Group:
+        """Return a group; raise RefusedError if this gateway can't, or is ``loading`` it."""
         group = self._coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID
         if isinstance(group, KafkaError):
-            raise RefusedError(group, "")
+            raise RefusedError(loading if group is LOADING else group, "")
         return group
 
     # -- committed offsets -------------------------------------------------------------------------
@@ -372,14 +369,19 @@ class Groups(Feature):
         if not commits:
             return KafkaError.NONE
         counter = self._coordinator.offsets.next_counter()
+        records = [*records_of(group_id, counter, commits)]
+        return await self._outcome(group_id, self._coordinator.log.write(records))
+
+    async def _outcome(self, group_id: str, write: Awaitable[None]) -> KafkaError:
+        """Return the error of a change to a group's commits."""
         try:
-            await self._coordinator.log.write([*records_of(group_id, counter, commits)])
+            await write
         except InvalidRequestError:
             return KafkaError.INVALID_COMMIT_OFFSET_SIZE
         except TimeoutError:
             return KafkaError.REQUEST_TIMED_OUT
         except DafkaError as error:
-            _log.warning("offsets of group %r are not committed: %s", group_id, error)
+            _log.warning("commits of group %r are not changed: %s", group_id, error)
             return KafkaError.COORDINATOR_NOT_AVAILABLE
         return KafkaError.NONE
 

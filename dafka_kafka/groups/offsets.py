@@ -137,11 +137,14 @@ class Offsets:
         times = [each.time_ms for _, each in kept.offsets.values()]
         return max(*times, generation.time_ms if generation else 0, 0)
 
-    def take(self, writer: str, record: GroupRecord, offset: int = 0) -> None:
-        """Add a record that a gateway has written at an offset; the newest state wins."""
+    def take(self, writer: str, record: GroupRecord, offset: int = 0) -> bool:
+        """Add a record that a gateway has written at an offset; the newest state wins.
+
+        Returns whether its group has a new generation.
+        """
         self._counter = max(self._counter, record.counter)
         if record.repeats >= 0:
-            return
+            return False
         rank = Rank(record.counter, writer)
         kept = self._groups.setdefault(record.group, _Kept())
         kept.writers[writer] = max(offset, kept.writers.get(writer, 0))
@@ -151,13 +154,15 @@ class Offsets:
             if kept.generation[0] < rank:
                 kept.generation = (_NEVER, None)
         if rank < kept.deleted:
-            return
+            return False
         for each in record.offsets:
             place = each.topic, each.number
             if place not in kept.offsets or kept.offsets[place][0] < rank:
                 kept.offsets[place] = rank, each
-        if record.generation is not None and kept.generation[0] < rank:
-            kept.generation = rank, record.generation
+        if record.generation is None or kept.generation[0] >= rank:
+            return False
+        kept.generation = rank, record.generation
+        return True
 
     def repeated(self, writer: str) -> list[GroupRecord]:
         """Return records with the current state that a writer has written."""

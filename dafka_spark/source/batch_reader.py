@@ -62,13 +62,14 @@ class DafkaBatchReader(PartitionReader, DataSourceReader):
         offsets.check_stores()
         snapshot = offsets.snapshot(thorough=True)
         offsets.check_found(snapshot.heads)
-        stop = options.ending()
-        start = offsets.resolve(options.starting(AT_EARLIEST), snapshot).offsets
-        end = offsets.resolve(stop, snapshot).offsets
+        bounds = options.starting(AT_EARLIEST), options.ending()
+        start, end = (offsets.resolve(each, snapshot).offsets for each in bounds)
+        for each in bounds:
+            offsets.check_found(snapshot.heads, each)
         for tp in start:
             if start[tp] > end[tp]:
                 why = f"{tp} starts after it, at {start[tp]}"
-                raise ConfigError(stop.option, end[tp], why)
+                raise ConfigError(bounds[1].option, end[tp], why)
         planned = {tp: (start[tp], end[tp]) for tp in start}
         needed = options.where.needed if options.where else ()
         spans = narrow(planned, needed, snapshot, offsets)

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dafka_core.errors import DafkaError, DataLossError, HistoryChangedError
+from dafka_core.model.epochs import NO_LIFE
 from dafka_core.model.records import PartitionInfo, TopicPartition
-from dafka_core.queries.source_offset import Positions
+from dafka_core.queries.source_offset import Positions, SourceOffset
 from dafka_spark.errors import (
     HeadBehindError,
     HistoryReplacedError,
@@ -144,14 +145,21 @@ class RegressionDetector:
             # The query took no snapshots in between: that time does not count.
             self._since = dict.fromkeys(self._since, now)
 
-    def check(self, positions: Positions, heads: Heads) -> set[TopicPartition]:
+    def check(self, begin: SourceOffset, heads: Heads) -> set[TopicPartition]:
         """Compare a query's positions with the stores; return the partitions to wait for.
+
+        A partition is absent if all stores have an older producer's records than the query read:
+        those behind its position belong to another history.
 
         Raises:
             SourceLossError: records have been lost for long enough, and option
                 ``failOnDataLoss`` is true.
         """
-        now, waiting = time.monotonic(), set()
+        now, waiting, positions = time.monotonic(), set(), begin.positions
+        lives = begin.lives.items()
+        older = {tp for tp, life in lives if tp in heads and NO_LIFE < heads[tp].life < life}
+        if older:
+            heads = {tp: heads[tp] for tp in heads.keys() - older}
         short = self._short(positions, heads)
         for tp in self._since.keys() - short:
             del self._since[tp]

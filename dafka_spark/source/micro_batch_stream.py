@@ -30,6 +30,7 @@ from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
 from dafka_core.flight.limits import MAX_RANGES
 from dafka_core.flight.requests import RecordRange
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import MAX_END, NO_LIFE
 from dafka_core.model.positions import AGO, AT_LATEST, Position
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
@@ -44,6 +45,7 @@ from dafka_spark.source.offset_ranges import (
     Holders,
     OffsetRange,
     Sizes,
+    StoreRange,
     Waiting,
     plan_input_partitions,
     rate_limit,
@@ -272,6 +274,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         """Return one of the limits; ``BatchLimit`` applies each of them."""
         return self._limit.default
 
+    @hide_frames
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the partitions and their ends: the query reads up to them and stops."""
         self._frozen = self._refresh(thorough=True)
@@ -317,7 +320,14 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         if is_old and (self._options.fetch != MESH or self._options.archive):
             self._refresh()
         found = self._snapshot
-        return plan_input_partitions(ranges, found.holders, self._options, archived=found.archived)
+
+        def holders(tp: TopicPartition) -> Sequence[StoreRange]:
+            if (held := found.holders(tp)) or self._options.selection.has(tp):
+                return held
+            # The options do not select it any more, but this batch was planned before.
+            return [StoreRange(at, 0, MAX_END) for at in found.locations]
+
+        return plan_input_partitions(ranges, holders, self._options, archived=found.archived)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the end of a finished batch; Spark calls this when it plans the next one."""
@@ -369,7 +379,12 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
                 self._finished = start
             return start
         # A partition of which nothing is taken keeps its start from now on, too.
-        moved = {tp: firsts[tp] for tp in taken if firsts[tp] != begin.positions.get(tp)}
+        moved = {
+            tp: firsts[tp]
+            for tp in taken
+            if firsts[tp] != begin.positions.get(tp)
+            or heads[tp].life < begin.lives.get(tp, NO_LIFE)
+        }
         offset = SourceOffset(
             {**begin.positions, **later, **ends},
             {**(begin.start if begin.is_initial else {}), **later, **moved},
@@ -383,9 +398,12 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         held = {*heads, *begin.positions}  # the store of a checkpointed partition may be away
         self._offsets.check_stores()
         self._offsets.warn_of_unselected(begin.positions)
-        self._offsets.check_found(held, waits=self._frozen is None and not self._options.assign)
+        waits = self._frozen is None and not self._options.assign
+        self._offsets.check_found(held, waits=waits)
         if self._start_error is not None and not begin.positions:
             raise self._start_error
+        if begin.is_initial:
+            self._offsets.check_found(held, self._options.starting(AT_LATEST), waits=waits)
         self._is_begun = True
 
     def _later(self, begin: SourceOffset, heads: Heads) -> tuple[dict[TopicPartition, int], Heads]:
@@ -400,7 +418,8 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
             return {}, heads
         later = {tp: heads[tp] for tp in unknown}
         # The driver's clock may be wrong by hours: each store subtracts from its own.
-        ago = Position(AGO, time.time_ns() // 1_000 - begin.begun_us + MARGIN_US)
+        elapsed_us = max(time.time_ns() // 1_000 - begin.begun_us, 0)  # it may be set back, too
+        ago = Position(AGO, elapsed_us + MARGIN_US)
         snapshot = self._snapshot._replace(heads=later)
         answers = self._offsets.offsets_for_times(dict.fromkeys(later, ago), snapshot)
         failures = {tp: each for tp, each in answers.failures.items() if tp not in answers.found}
@@ -424,7 +443,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         A query with frozen ends, or with rare triggers, waits for them.
         """
         self._regressions.begin_trigger()
-        while waiting := self._regressions.check(begin.positions, heads):
+        while waiting := self._regressions.check(begin, heads):
             others = {tp: heads[tp] for tp in heads if tp not in waiting}
             if self._frozen is None and not self._regressions.is_slow:
                 return others  # the next trigger takes a new snapshot
@@ -479,7 +498,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
                 deadline.pause()
         self._snapshot_at = time.monotonic()
         if snapshot is not self._snapshot:
-            self._snapshot, self._report = snapshot, None
+            self._snapshot, self._report, self._finished = snapshot, None, None
             self._regressions.add(snapshot)
         return snapshot.heads
 

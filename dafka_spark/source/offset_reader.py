@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -128,11 +128,13 @@ _NONE_MATCHED: Final = (
 class OffsetReader:
     """Reads the offsets of one query's partitions.  For one thread."""
 
-    def __init__(self, options: SourceOptions, connect: Connect) -> None:
+    def __init__(
+        self, options: SourceOptions, connect: Connect, selection: TopicSelection | None = None
+    ) -> None:
         self._options = options
         self._connect = connect
-        self._selection = options.selection
-        self._watch = StoreWatch(options.selection, options.keys)
+        self._selection = selection or options.selection
+        self._watch = StoreWatch(self._selection, options.keys)
         self._last = OffsetsSnapshot({})
         self._archive: archive.Archive | None = None
         self._archived: archive.Held = {}
@@ -321,16 +323,22 @@ class OffsetReader:
         for each in missing:
             _log.warning("%s", warning(each))
 
-    def check_found(self, held: Collection[TopicPartition], *, waits: bool = False) -> None:
-        """Raise ConfigError for a name that no store has; warn if the query waits for it."""
-        missing = self._selection.missing(held)
+    def check_found(
+        self, held: Collection[TopicPartition], bound: Bound | None = None, *, waits: bool = False
+    ) -> None:
+        """Raise ConfigError for a name that no store has; warn if the query waits for it.
+
+        The names are those in ``bound``, by default those that the query selects.
+        """
+        missing = (bound.limit.named if bound else self._selection).missing(held)
         everything = self._everything() if missing else ()
         for each in missing:
             option, value, why = self._missing(each, everything)
             if not waits and self._options.fail_on_missing_topic:
                 why = f"{why}; failOnMissingTopic = false reads it as empty"
-                raise ConfigError(option, value, why)
-            _log.warning("%s; it is empty until a store has it", why)
+                raise ConfigError(bound.option if bound else option, value, why)
+            where = f"option {bound.option}: " if bound else ""
+            _log.warning("%s%s; it is empty until a store has it", where, why)
 
     def warn_of_unselected(self, positions: Positions) -> None:
         """Warn of partitions in a checkpoint that the options do not select any more."""
@@ -344,15 +352,8 @@ class OffsetReader:
             _log.warning(_UNSELECTED, name, as_written(value), *counts, unread[0])
 
     def _everything(self) -> Collection[TopicPartition]:
-        everything = replace(
-            self._options.without_limits(),
-            subscribe=(),
-            assign=frozenset(),
-            subscribe_pattern=EVERY_TOPIC,
-            metadata="",
-            archive="",
-        )
-        return OffsetReader(everything, self._connect).snapshot().heads
+        others = OffsetReader(self._options, self._connect, TopicSelection(pattern=EVERY_TOPIC))
+        return others._stores_snapshot(thorough=False).heads
 
     def _missing(
         self, missing: TopicPartition, held: Collection[TopicPartition]

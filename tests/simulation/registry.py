@@ -129,9 +129,9 @@ class SimulatedRegistry(PartitionRegistry):
         )
         store = SimpleNamespace(log=log, known=role.known)
         super().__init__(cast("Any", store), cast("Any", gateways))
-        self._records = RegistryLog(log, lambda: cluster.world.now)
+        self.log = RegistryLog(log, lambda: cluster.world.now)
         self._lease = cluster.lease(
-            self._records, lambda: role.known, partial(SimulatedProducer, cluster, host)
+            self.log, lambda: role.known, partial(SimulatedProducer, cluster, host)
         )
         self._gateway = gateway
 
@@ -157,7 +157,7 @@ class SimulatedRegistry(PartitionRegistry):
         """Do what the registry's threads do."""
         self._propose_new(now)
         self._lease.step(now)
-        return self._records.read()
+        return self.log.read()
 
 
 class Gateway:
@@ -176,7 +176,7 @@ class Gateway:
     @property
     def table(self) -> RegistryTable | None:
         """What it has applied."""
-        return self.registry._records.table if self.registry else None
+        return self.registry.table if self.registry else None
 
     def _tick(self) -> None:
         host, mesh = self.host, self.host.mesh

@@ -14,6 +14,7 @@ from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.testing import wait_until
+from dafka_spark.cluster import timing
 from dafka_spark.errors import (
     FetchError,
     HeadBehindError,
@@ -203,6 +204,33 @@ def test_a_store_that_is_behind_is_no_source(old: Served, serve: Serve) -> None:
     new.stop()
     with pytest.raises(FetchError, match="no records of life 9"):
         values(stream, start, end)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_older_history_does_not_continue_a_query(
+    old: Served, serve: Serve, patch: Patch, *, fails: bool
+) -> None:
+    """It ends behind the query's position, with records that the newer one has replaced."""
+    patch.setattr(timing, "STORE_BACKOFF_S", 0.0)
+    new = write(serve("new"), OLD, 60)
+    write(new, NEW, 30)
+    stream = reader(Mesh([old, new]), fetchTimeoutMs="2000", failOnDataLoss=str(fails).lower())
+    read = everything(stream)
+    assert values(stream, stream.initialOffset(), read) == of(OLD, 0, 60) + of(NEW, 60, 90)
+    port = new.port
+    new.stop()
+    assert stream.latestOffset(read, ALL) == read
+    if fails:
+        loss = loss_of(stream, read)
+        assert isinstance(loss, PartitionVanishedError)
+        assert "store new was the last one that had it" in str(loss)
+        new.start(port)
+        write(new, NEW, 5)
+        wait_until(lambda: stream.latestOffset(read, ALL) != read)
+    else:
+        wait_until(lambda: stream.latestOffset(read, ALL) != read)
+    after = stream.latestOffset(read, ALL)
+    assert values(stream, read, after) == (of(NEW, 90, 95) if fails else of(OLD, 90, 100))
 
 
 def test_newer_lives_over_the_mesh_are_a_change() -> None:

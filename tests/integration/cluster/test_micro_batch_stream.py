@@ -26,6 +26,7 @@ from tests.unit.dafka_spark.streams import (
     Query,
     everything,
     json_round,
+    planned,
     positions,
     reader,
     rows,
@@ -87,6 +88,17 @@ def test_records_since_the_start_are_read(
     write(away, C, 3)
     mesh.served.append(away)
     assert query.read() == {"B": [50, 51, 52, 53], "C": [0, 1, 2]}
+
+
+def test_a_clock_that_is_set_back_later_leaves_nothing_out(
+    mesh: Mesh, away: Served, patch: Patch
+) -> None:
+    with patch.context() as patched:
+        set_clock(patched, HOUR_S)
+        query = latest(mesh)
+    write(away, C, 3)
+    mesh.served.append(away)
+    assert query.read() == {"C": [0, 1, 2]}
 
 
 def test_a_restart_changes_nothing(mesh: Mesh, away: Served, serve: Serve) -> None:
@@ -301,6 +313,18 @@ def test_a_record_from_before_the_question_is_always_seen(
         one.add(A, 1)
         offset = stream.latestOffset(offset, ALL)
         assert offset["topics"] == {"t": {"A": end}}
+
+
+def test_a_record_from_before_the_plan_of_an_empty_first_batch_is_seen(
+    one: Served, mesh: Mesh
+) -> None:
+    """Spark requests the initial offset again then, which takes a new snapshot."""
+    stream = reader(mesh, startingOffsets="latest")
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ALL) is start
+    one.add(A, 1)
+    assert planned(stream, stream.initialOffset(), start) == set()
+    assert positions(stream.latestOffset(start, ALL)) == {"A": 6}
 
 
 def test_a_long_wait_needs_a_snapshot_once_a_second(

@@ -99,6 +99,22 @@ def test_a_stream_that_ends_or_names_partitions_fails(
     assert everything(lenient)["topics"] == {}
 
 
+def test_an_unknown_partition_of_a_bound(mesh: Mesh, logged: Logged) -> None:
+    """A job that was written for Kafka may name numbers: all records would be read instead."""
+    named = {"subscribe": "flights", "startingOffsets": '{"flights": {"AB13": -1}}'}
+    error = r"'startingOffsets' = 'AB13': no store has partition AB13 .* mean 'AB12'\?\); failOn"
+    strict, waiting = (reader(mesh, **named) for _ in range(2))
+    strict.prepareForTriggerAvailableNow()
+    for use in (lambda: sizes(mesh, **named), lambda: everything(strict)):
+        with pytest.raises(ConfigError, match=error):
+            use()
+    assert sizes(mesh, **named, failOnMissingTopic="false") == {"flights": 5}
+    first = everything(waiting)
+    warning = "option startingOffsets: no store has partition AB13 of topic 'flights' (did you mean"
+    assert logged.messages == [f"{warning} 'AB12'?); it is empty until a store has it"] * 2
+    assert strict.latestOffset(first, ALL) == first  # only the start of a query is checked
+
+
 def test_a_checkpointed_topic_may_only_be_away(mesh: Mesh) -> None:
     stream = reader(mesh, subscribe="gone")
     stream.prepareForTriggerAvailableNow()

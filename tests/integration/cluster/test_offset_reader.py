@@ -187,6 +187,18 @@ def test_a_repeated_batch_has_the_same_tasks_at_other_stores(serve: Serve, patch
         assert rows(planning, again) == before == {"A": [*range(100)]}
 
 
+@pytest.mark.parametrize("fetch", ["local", "flight", "auto"])
+def test_a_repeated_batch_reads_what_is_not_selected_any_more(
+    mesh: Mesh, serve: Serve, fetch: str
+) -> None:
+    mesh.served.append(serve("two").add(B, 3).add(TopicPartition("u", "C"), 7))
+    stream, again = (reader(mesh, subscribe=each, fetch=fetch) for each in ("t,u", "t"))
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    tasks = again.partitions(again.initialOffset(), end)
+    expected = {"A": [*range(5)], "B": [*range(3)], "C": [*range(7)]}
+    assert rows(again, tasks) == expected
+
+
 # -- times -----------------------------------------------------------------------------------------
 
 HOUR_MS = 3_600_000

@@ -185,7 +185,7 @@ def test_stores_that_come_are_asked_to_agree_before_one_goes(start: Start) -> No
     two, three = start("bb"), start("ccc")
     all_ = one, two, three
     meet(*all_)
-    wait_until(lambda: all(each.registry._records.is_committed_by(2) for each in all_))
+    wait_until(lambda: all(each.registry.log.is_committed_by(2) for each in all_))
     one.close()
     two.create("alerts", 1)
     agree("alerts", 1, two, three)

@@ -44,6 +44,13 @@ def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
     return before
 
 
+def entries(directory: Path, table: bytes, prefix: bytes = b"") -> dict[bytes, bytes]:
+    """Return a table's rows whose keys begin with a prefix."""
+    with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:
+        rows = txn.cursor(env.open_db(table, txn, create=False))
+        return {key: value for key, value in rows if key.startswith(prefix)}
+
+
 def change(directory: Path, table: bytes, key: bytes, value: bytes | None) -> None:
     """Change a row without the log's knowledge."""
     with lmdb.Environment(str(directory), max_dbs=3) as env:

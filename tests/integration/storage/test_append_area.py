@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from dafka_core.errors import StoreError
@@ -18,7 +17,7 @@ from dafka_core.model.values import Bytes
 from dafka_core.storage import Log, append_area
 from dafka_core.storage.append_area import Group
 from dafka_core.storage.environment import Environment
-from tests.integration.storage.damage import change
+from tests.integration.storage.damage import change, entries
 from tests.integration.storage.staged import TP, clean, held, large, put, tiny_area
 
 
@@ -41,10 +40,8 @@ def in_snapshot(store: Log) -> list[bytes]:
 
 def groups(directory: Path) -> dict[bytes, bytes]:
     """Return all groups, by their keys."""
-    with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:
-        cursor = txn.cursor(env.open_db(b"meta", txn, create=False))
-        found = dict(cursor.iternext())
-        return {key: found[key] for key in found if key.startswith(b"group ") and found[key]}
+    found = entries(directory, b"meta", b"group ")
+    return {key: group for key, group in found.items() if group}
 
 
 def test_records_that_trickle_are_written_a_few_times(tmp_path: Path) -> None:
@@ -130,6 +127,19 @@ def test_a_damaged_group_is_named_and_appends_go_on(
             assert held(store, "q") == [b"%d" % each for each in range(number + 1)]
         assert store.trim(TP, 1) == 1
     assert key in groups(tmp_path)
+
+
+def test_records_before_a_damaged_group_are_read(tmp_path: Path) -> None:
+    with Log(tmp_path) as store:
+        put(store, large(100))
+        put(store, [b"small"])
+    change(tmp_path, b"meta", next(iter(groups(tmp_path))), b"DafG" + bytes(100))
+    with Log(tmp_path) as store:
+        assert [*store.read(TP, 0, 100)[0].values] == large(100)
+        assert store.healer.damaged == set()
+        with pytest.raises(StoreError, match="the block at offset 100 cannot be read: group 0 of"):
+            store.read(TP, 0, 101)
+        assert store.healer.damaged == {TP}
 
 
 def test_blocks_of_another_group_are_not_served(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dafka_core.config.topic_rules import parse_compression
 from dafka_core.errors import StoreError
+from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, block_rewriter
@@ -181,6 +182,20 @@ def test_what_changes_while_it_is_compressed_is_left_as_it_has_become(
         compress(log)
         assert [each.offset for each in log.read(TP, 0, 300)] == [150, 200]
         assert codecs(log) == [1, 1]
+
+
+def test_records_in_the_place_of_compressed_ones_are_compressed(tmp_path: Path) -> None:
+    three_blocks(tmp_path)
+    with Log(tmp_path) as log:
+        compressor = compress(log)
+        log.write([SetAside(TP, 150)])
+        log.discard_aside(log.aside()[0].id)
+        for _ in range(2):
+            put(log, large(100))
+        compressor._scanned_s = 0.0  # scan again at once
+        while compressor.step():
+            pass
+        assert (log.end(TP), codecs(log)) == (350, [1, 1, 1])
 
 
 def test_a_partition_that_is_gone_is_passed_over(tmp_path: Path) -> None:

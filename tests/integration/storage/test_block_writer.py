@@ -6,7 +6,6 @@ import contextlib
 import mmap
 from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
 
@@ -15,7 +14,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, block
 from dafka_core.storage.environment import Environment
-from tests.integration.storage.damage import change
+from tests.integration.storage.damage import change, entries
 from tests.integration.storage.staged import TP, Clock, held, large, put
 
 
@@ -97,11 +96,7 @@ def test_a_last_block_that_ends_elsewhere_is_found(tmp_path: Path) -> None:
                 RecordBatch.of(TopicPartition("t", "2"), 0, [b"a" * 20_000, b"b"]),
             ]
         )
-    with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
-        blocks = env.open_db(b"blocks", create=False)
-        with env.begin(db=blocks) as txn:
-            other = txn.get(bytes(16))
-    assert other is not None
+    other = entries(tmp_path, b"blocks")[bytes(16)]
     change(tmp_path, b"blocks", bytes(7) + b"\1" + bytes(8), other)
     with Log(tmp_path) as store, pytest.raises(StoreError, match="ends at offset 1, not at 2"):
         store.append([RecordBatch.of(TopicPartition("t", "2"), 2, [b"c" * 20_000])])

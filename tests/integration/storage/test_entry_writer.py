@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import lmdb
 import pytest
 import xxhash
 
@@ -28,6 +27,7 @@ from dafka_core.model.records import (
     TransactionState,
 )
 from dafka_core.storage import Log, block
+from tests.integration.storage.damage import change, entries
 from tests.integration.storage.staged import (
     TP,
     A,
@@ -282,14 +282,6 @@ def test_transactions_of_a_partition_whose_name_is_odd(store: Log) -> None:
     assert store.end(TopicPartition("t", name)) == 1
 
 
-def rows(directory: Path) -> tuple[bytes | None, list[bytes]]:
-    """Return the format, and the rows of all partitions in the table."""
-    with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin() as txn:
-        form = txn.get(b"format", db=env.open_db(b"meta", txn, create=False))
-        cursor = txn.cursor(env.open_db(b"partitions", txn, create=False))
-        return form, [bytes(value) for _, value in cursor]
-
-
 def checked(key: bytes, row: bytes) -> bytes:
     return row + struct.pack("<Q", xxhash.xxh3_64_intdigest(key + row))
 
@@ -307,11 +299,12 @@ def test_rows_are_short_while_there_are_no_transactions(tmp_path: Path) -> None:
         checked(b"t\0p", struct.pack("<QQQqqB", 0, 1, 4, 1000, 0, 0)),
         checked(b"t\0q", struct.pack("<QQQqqB5s", 1, 0, 2, 1000, 0, 5, "été".encode())),
     ]
-    assert rows(tmp_path) == (b"\6\0\0\0", expected)
+    assert entries(tmp_path, b"meta", b"format") == {b"format": b"\6\0\0\0"}
+    assert [*entries(tmp_path, b"partitions").values()] == expected
     with Log(tmp_path) as store:
         store.write([stage([b"x"], 4), Discard(TP, A)])
         store.write([stage([b"x"], 0, partition="r"), Discard(TopicPartition("t", "r"), A)])
-    assert rows(tmp_path) == (b"\6\0\0\0", expected)
+    assert [*entries(tmp_path, b"partitions").values()] == expected
 
 
 def refused(directory: Path, why: str) -> None:
@@ -320,33 +313,24 @@ def refused(directory: Path, why: str) -> None:
         Log(directory)
 
 
-def move_row(directory: Path, name: bytes, change: Callable[[bytearray], None]) -> None:
-    """Put partition p's row, changed, under the key ``name``."""
-    with lmdb.Environment(str(directory), max_dbs=3) as env, env.begin(write=True) as txn:
-        partitions = env.open_db(b"partitions", txn, create=False)
-        row = bytearray(txn.pop(b"t\0p", db=partitions) or b"")
-        change(row)
-        txn.put(name, bytes(row), db=partitions)
-
-
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 32, 39, 48, 64, 151])
 def test_no_octet_of_a_row_can_change(tmp_path: Path, at: int) -> None:
     with Log(tmp_path) as store:
         put(store, values(4))
         if at >= 40:
             store.write([stage([b"x"], 4)])
-
-    def flip(row: bytearray) -> None:
-        row[at] ^= 1
-
-    move_row(tmp_path, b"t\0p", flip)
+    row = bytearray(entries(tmp_path, b"partitions")[b"t\0p"])
+    row[at] ^= 1
+    change(tmp_path, b"partitions", b"t\0p", bytes(row))
     refused(tmp_path, r"partition p: .*does not match its checksum")
 
 
 def test_a_row_cannot_come_under_another_name(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         put(store, values(4))
-    move_row(tmp_path, b"t\0r", lambda _: None)
+    row = entries(tmp_path, b"partitions")[b"t\0p"]
+    change(tmp_path, b"partitions", b"t\0p", None)
+    change(tmp_path, b"partitions", b"t\0r", row)
     refused(tmp_path, r"partition r: .*does not match its checksum")
 
 
@@ -369,7 +353,5 @@ def test_no_row_can_be_missing(tmp_path: Path) -> None:
 def test_a_row_of_no_form_is_damage(tmp_path: Path, size: int) -> None:
     with Log(tmp_path) as store:
         put(store, values(4))
-    with lmdb.Environment(str(tmp_path), max_dbs=3) as env, env.begin(write=True) as txn:
-        partitions = env.open_db(b"partitions", txn, create=False)
-        txn.put(b"t\0p", bytes(size), db=partitions)
+    change(tmp_path, b"partitions", b"t\0p", bytes(size))
     refused(tmp_path, f"partition p: .*row cannot have {size} bytes")

@@ -21,6 +21,7 @@ from tests.integration.storage.damage import change
 from tests.integration.storage.linked import checked
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import clean, tiny_area
+from tests.integration.storage.test_block_compressor import codecs, compress
 
 EPOCH = Epoch(1, 7, 0, 0, 0)
 LARGE = 3
@@ -213,6 +214,15 @@ def test_no_good_block_behind_the_range_is_replaced(logs: TwoLogs) -> None:
     logs.flip(0, AT_CONTENT)
     (damaged,) = filter(None, logs.damaged.healer.damaged_ranges(TP))
     assert not logs.damaged.healer.replace(damaged, concat([batch(0), batch(1)]))
+
+
+def test_what_replaces_a_compressed_block_is_compressed(logs: TwoLogs) -> None:
+    for _ in range(2):
+        compress(logs.damaged)
+        assert codecs(logs.damaged) == [1] * LARGE
+        logs.flip(COUNT, AT_COUNT)
+        assert logs.heal() == [(COUNT, 2 * COUNT)]
+    logs.assert_equal()
 
 
 def test_a_trimmed_range_stays(logs: TwoLogs) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import astuple
 
-from dafka_core.errors import StoreError
+from dafka_core.errors import DiskFullError, StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, linker
@@ -194,26 +194,53 @@ def test_a_damaged_block_stops_its_own_partition_alone(tmp_path: Path) -> None:
         assert links(log, other) != []
 
 
-def test_what_was_set_aside_while_it_was_read_is_read_again(
-    store: Log, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_later", [False, True])
+def test_records_set_aside_before_their_links_are_written_get_none(
+    store: Log, monkeypatch: pytest.MonkeyPatch, is_later: bool
 ) -> None:
+    """The linker reads before the change is on disk, and writes before ``write`` has returned."""
     written(store, OLD, 0, 4, "old")
     written(store, LOST, 4, 3, "lost")
-    writes = store._env.write
+    assert store.linker.step()
+    changes, writes = store._merger.write, store._env.write
 
-    def late(work):  # type: ignore[no-untyped-def]
-        monkeypatch.undo()
-        assert store.write([SetAside(TP, 4)]) == [None]
+    def while_linking(change):  # type: ignore[no-untyped-def]
+        def after_change(links):  # type: ignore[no-untyped-def]
+            monkeypatch.undo()
+            done.append(changes(change))
+            if not is_later:
+                written(store, WON, 4, 5, "won")
+            return writes(links)
+
+        done: list[object] = []
+        monkeypatch.setattr(store._env, "write", after_change)
+        assert store.linker.step()
+        assert ends(store) == []
+        return done[0]
+
+    monkeypatch.setattr(store._merger, "write", while_linking)
+    assert store.write([SetAside(TP, 4)]) == [None]
+    if is_later:
         written(store, WON, 4, 5, "won")
-        return writes(work)
-
-    assert store.linker.step()
-    monkeypatch.setattr(store._env, "write", late)
-    assert store.linker.step()
-    assert ends(store) == []
     link(store)
-    assert ends(store) == [(0, 9)]
+    assert (ends(store), store.linker.wrong) == ([(0, 9)], set())
     assert astuple(checked(store))[4:] == ((), 9)
+
+
+def test_links_that_a_full_disk_refuses_are_written_later(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise DiskFullError("here", "the disk is full")
+
+    put(store, values(9))
+    assert store.linker.step()
+    with monkeypatch.context() as full:
+        full.setattr(store._env, "write", fail)
+        with pytest.raises(DiskFullError):
+            store.linker.step()
+    link(store)
+    assert (ends(store), store.linker.made) == ([(0, 9)], 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

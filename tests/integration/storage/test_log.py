@@ -176,6 +176,12 @@ def stamped(offset: int, stamps: list[int], size_bytes: int = 1000) -> RecordBat
     return RecordBatch(TP, offset, Values.of([b"x" * size_bytes] * len(stamps)), times=times)
 
 
+def test_an_invalid_timestamp_leaves_the_clock_alone(store: Log, clock: Clock) -> None:
+    store.append([stamped(0, [-(2**63)])])
+    assert store.times(TP, 0, 1) == [(0, clock.now_us)]
+    assert store.clock.doubt() == ""
+
+
 STEPS = st.lists(
     st.tuples(
         st.lists(st.integers(-9, 9), min_size=1, max_size=4),  # times

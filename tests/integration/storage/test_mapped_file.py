@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from dafka_core.storage import open_environment
 from dafka_core.storage.open_environment import FilePositions
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    data = tmp_path / "data.mdb"
+@pytest.fixture(params=["plain", os.fsdecode(b"\xff\xc2\x85")])
+def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file in a directory whose name is not UTF-8, or ends a line in Unicode."""
+    data: Path = tmp_path / request.param / "data.mdb"
+    data.parent.mkdir()
     data.write_bytes(bytes(8_192))
     return data
 

@@ -56,6 +56,17 @@ def test_a_process_has_a_directory_open_once(tmp_path: Path) -> None:
         assert values_of(store) == [b"a"]
 
 
+def test_a_lock_that_the_system_cannot_give_is_no_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(StoreError, match="No locks available"):
+        Log(tmp_path)
+
+
 def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with pytest.raises(StoreError, match="file is a file: name a directory"):

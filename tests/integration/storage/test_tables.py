@@ -1,13 +1,13 @@
-"""The directory of blocks."""
+"""Rows beside records: lives, other stores, notes; and searches by time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from dafka_core.errors import OffsetConflictError, StoreError
@@ -34,7 +34,7 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, PartitionStatistics, entry_writer, snapshot
 from dafka_core.storage.block import peek_times
-from tests.integration.storage.damage import change
+from tests.integration.storage.damage import change, entries
 from tests.integration.storage.processes import TP, P
 from tests.integration.storage.staged import TP as STAGED_TP
 from tests.integration.storage.staged import A, Clock, clean, held, put, values
@@ -100,6 +100,9 @@ def test_the_stores_that_were_met_are_kept(tmp_path: Path) -> None:
         put(log, values(3))
     with Log(tmp_path) as log:
         assert [each.store for each in log.met()] == ["S1", "S2", odd]
+    change(tmp_path, b"meta", b"met S1", bytes(8) + b"damaged: \xff")
+    with Log(tmp_path) as log:
+        assert log.met()[0] == StoreSeen("S1", "damaged: \udcff")
 
 
 def test_only_the_newest_epochs_are_kept(tmp_path: Path) -> None:
@@ -118,8 +121,7 @@ def test_only_the_newest_epochs_are_kept(tmp_path: Path) -> None:
         assert epochs_read(log, 0, 5) == [(0, 3, None), (3, 4, history[3]), (4, 5, history[4])]
 
 
-# -- transactions
-# ---------------------------------------------------------------------------------
+# -- transactions ----------------------------------------------------------------------------------
 
 
 def test_an_epoch_begins_where_its_commit_does(store: Log) -> None:
@@ -147,17 +149,19 @@ def test_an_epoch_of_which_only_a_part_of_a_transaction_came_has_not_begun(store
     assert store.lives(STAGED_TP) == lives(4, FIRST, other)
 
 
-# -- damage
-# ---------------------------------------------------------------------------------------
+def test_a_commit_replaces_an_epoch_that_has_not_begun(store: Log) -> None:
+    store.append([batch(0, 3, FIRST)])
+    part = batch(3, 5, SECOND)
+    store.append([replace(part, transaction=Transaction(1, 3, 6))])
+    other = SECOND._replace(id=0xBB)
+    staged = Stage(RecordBatch.of(STAGED_TP, 3, values(2)), A, 7)
+    commit = Commit((StagedTransaction(*STAGED_TP, A, 3, 5, 7),), (other,))
+    assert store.write([staged, commit]) == [None, None]
+    assert store.lives(STAGED_TP).history == (FIRST, other)
+    assert epochs_read(store) == [(0, 3, FIRST), (3, 5, other)]
 
 
-def lives_key(directory: Path) -> tuple[bytes, bytes]:
-    """The single row about lives."""
-    with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env:
-        meta = env.open_db(b"meta", create=False)
-        with env.begin(db=meta) as txn:
-            [found] = [(k, v) for k, v in txn.cursor() if k.startswith(b"lives of ")]
-    return found
+# -- damage ----------------------------------------------------------------------------------------
 
 
 def flipped(row: bytes, at: int) -> bytes:
@@ -176,7 +180,7 @@ def flipped(row: bytes, at: int) -> bytes:
 def test_damaged_lives_are_told(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     with Log(tmp_path) as log:
         three_lives(log)
-    key, row = lives_key(tmp_path)
+    [(key, row)] = entries(tmp_path, b"meta", b"lives of ").items()
     change(tmp_path, b"meta", key, damage(row))
     with Log(tmp_path) as log:
         for use in (
@@ -195,7 +199,7 @@ def test_damaged_lives_of_one_partition_keep_no_other_one_from_its_readers(tmp_p
     with Log(tmp_path) as log:
         three_lives(log)
         put(log, values(3), "other")
-    key, row = lives_key(tmp_path)
+    [(key, row)] = entries(tmp_path, b"meta", b"lives of ").items()
     change(tmp_path, b"meta", key, row[:-1])
     wanted = [PartitionInfo(*STAGED_TP, 0, 9), PartitionInfo("t", "other", 0, 3)]
     with Log(tmp_path) as log:
@@ -208,14 +212,11 @@ def test_damaged_lives_of_one_partition_keep_no_other_one_from_its_readers(tmp_p
 def test_lives_under_another_partitions_name_are_told(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
         three_lives(log)
-    key, row = lives_key(tmp_path)
+    [(key, row)] = entries(tmp_path, b"meta", b"lives of ").items()
     with Log(tmp_path) as log:
         log.write([Promise(STAGED_TP._replace(topic="u"), LIFE)])
-    with lmdb.Environment(str(tmp_path), max_dbs=3) as env:
-        meta = env.open_db(b"meta", create=False)
-        with env.begin(write=True, db=meta) as txn:
-            [other] = [k for k, _ in txn.cursor() if k.startswith(b"lives of ") and k != key]
-            txn.put(other, row)
+    [other] = entries(tmp_path, b"meta", b"lives of ").keys() - {key}
+    change(tmp_path, b"meta", other, row)
     with Log(tmp_path) as log, pytest.raises(StoreError, match="the lives of a partition"):
         log.lives(STAGED_TP._replace(topic="u"))
 

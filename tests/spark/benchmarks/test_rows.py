@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import kafka_broker
-from benchmarks.__main__ import ROWS
+from benchmarks.__main__ import BESIDE_A_BROKER, ROWS
 from tests.spark import drivers
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +28,6 @@ FIGURES = {
 }  # fmt: skip
 """The number of figures of each row."""
 
-BESIDE_A_BROKER = ["kafka", "kafka_latency"]  # they need Apache Kafka, and so Maven
 QUICK = ["mesh"]  # the one without Spark
 
 OTHERS = [row for row in ROWS if row not in (*QUICK, *BESIDE_A_BROKER)]
@@ -67,3 +67,23 @@ def test_the_rows_beside_a_broker_give_their_figures() -> None:
     except RuntimeError as error:
         pytest.skip(str(error))
     check_rows(*BESIDE_A_BROKER)
+
+
+TWO_SESSIONS = """
+import sys
+import zipfile
+from benchmarks import spark_sessions
+for jars in [], sys.argv[1:]:
+    with spark_sessions.session(jars) as spark:
+        loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+        print(loader.getResource("row.txt") is not None)
+"""
+
+
+@pytest.mark.nightly
+def test_a_row_loads_its_jars_after_a_row_without_jars(tmp_path: Path) -> None:
+    jar = tmp_path / "row.jar"
+    with zipfile.ZipFile(jar, "w") as content:
+        content.writestr("row.txt", "")
+    command = [sys.executable, "-c", TWO_SESSIONS, str(jar)]
+    assert drivers.done(command, ROOT, timeout_s=TIMEOUT_S).stdout.split() == ["False", "True"]

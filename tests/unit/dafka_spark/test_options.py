@@ -259,7 +259,6 @@ def test_times_take_precedence_over_offsets(
         assert (start.is_strict, end.is_strict, end.default) == (strict, False, AT_LATEST)
         if position is None:
             assert start.limit.partitions == {A: Position(TIME, 2_000_000)}
-        assert options.without_limits() == read(**strategy, minPartitions=7)
 
 
 def test_positions_may_name_any_selected_topic() -> None:

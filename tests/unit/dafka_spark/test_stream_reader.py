@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,13 @@ def test_a_start_beyond_the_end_fails_only_new_queries(source: MemoryReader) -> 
     assert planned(replay, replay.initialOffset(), end) == {("A", 7, 10), ("B", 0, 20)}
     with pytest.raises(ConfigError, match=r"'startingOffsets' = 7: .* offsets 0 up to, not incl"):
         fresh.latestOffset(json_round(fresh.initialOffset()), ALL)
+
+
+@pytest.mark.parametrize("method", ["initialOffset", "prepareForTriggerAvailableNow"])
+def test_errors_reach_spark_without_frames(source: MemoryReader, method: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        getattr(reader(source, fetch="flight"), method)()
+    assert {each.path for each in caught.traceback} == {Path(__file__)}
 
 
 @pytest.mark.parametrize("count", [0, 9])

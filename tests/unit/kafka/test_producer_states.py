@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from dafka_kafka.errors import KafkaError
@@ -170,6 +172,18 @@ def test_batches_before_those_that_another_history_replaced_are_not_written_agai
     assert states.verdict(KEY, Sequenced(0, 10, 10), NOW) == WrittenBatch(10, 19, 10)
     assert states.verdict(KEY, Sequenced(0, 20, 10), NOW) is None
     assert states.verdict(KEY, Sequenced(0, 30, 10), NOW) == OUT_OF_ORDER
+
+
+def test_a_partition_is_read_again_without_visiting_all_others() -> None:
+    class Unvisited(dict[ProducerKey, ProducerState]):
+        def __iter__(self) -> Iterator[ProducerKey]:
+            pytest.fail("this takes half a second for 100,000 producers")
+
+    states = written(*tens(2))
+    states._states = Unvisited(states._states)
+    states.reset("t", "3", 10, {KEY.note: states._states[KEY].packed()})
+    assert states.verdict(KEY, Sequenced(0, 0, 10), NOW) == WrittenBatch(0, 9, 0)
+    assert states.verdict(KEY, Sequenced(0, 10, 10), NOW) is None
 
 
 @pytest.mark.parametrize("topic", ["t", "a/b/7", "10/x", "\udcff"])

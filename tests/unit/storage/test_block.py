@@ -1,4 +1,4 @@
-"""Blocks for the tests."""
+"""Blocks: what is packed is parsed, and anything else is refused."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dafka_core import Store
+from dafka_core import Store, Tower
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
@@ -143,6 +144,40 @@ def test_a_gateway_reads_before_it_answers_when_others_come_or_go(
         assert client.beat(name) == 0  # a group of this gateway continues
         client.until(lambda: client.join(group_id="new").error_code != loading)
         assert client.committed() == {("t", 0): 5}
+
+
+def test_members_are_served_while_a_gateway_reads(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading, is_read = KafkaError.COORDINATOR_LOAD_IN_PROGRESS, threading.Event()
+    with Asking(store) as client:
+        name = client.join(session_timeout_ms=300).member_id
+        client.join(name, session_timeout_ms=300)
+        monkeypatch.setattr(coordinator, "wait_for_others", lambda *_, **named: is_read.wait(60))
+        monkeypatch.setattr(FixedGateways, "live", lambda self: [self.own])
+        client.until(lambda: client.join(group_id="new").error_code == loading)
+        # Clients that get LOADING here give their group up.
+        assert client.beat("who", group_id="new") == 0
+        told = client.sync("who", group_id="new")
+        assert told.error_code == KafkaError.REBALANCE_IN_PROGRESS
+        client.until(lambda: not client.ask(Api.DESCRIBE_GROUPS, groups=["g"]).groups[0].members)
+        is_read.set()
+        client.until(lambda: client.join(group_id="new").error_code != loading)
+
+
+def test_a_gateway_that_was_cut_off_continues_with_what_another_one_has_kept(store: Store) -> None:
+    static: dict[str, Any] = {"group_instance_id": "one"}
+    with Asking(store) as client:
+        client.sync(client.join(**static).member_id, 0)
+        (member,) = until_kept(client).members
+        # The member has started again, and found another gateway.
+        again = KeptMember("one-again", member.joined, b"part")
+        there = Generation(2, "consumer", "range", again.member_id, (again,))
+        counter = coordinator_of(client).offsets.next_counter() + 7
+        writer = TopicPartition(OFFSETS_TOPIC, ELSEWHERE.address)
+        append(store, GroupRecord("g", counter, generation=there), tp=writer)
+        beat = {"group_id": "g", "generation_id": 2, "member_id": again.member_id, **static}
+        client.until(lambda: client.ask(Api.HEARTBEAT, **beat).error_code == 0)
 
 
 def test_a_log_that_cannot_be_read_is_reported(
@@ -408,5 +443,27 @@ def test_what_another_store_has_is_waited_for(
         assert store.log.end(tp) == 2
         # The wait for missing records is bounded.
         monkeypatch.setattr(coordinator, "WAIT_S", 0.1)
-        monkeypatch.setattr(coordinator, "ends_at_others", lambda store: {tp: 3})
+        monkeypatch.setattr(coordinator, "ends_at_others", lambda store, **named: {tp: 3})
         wait_for_others(store)
+
+
+def test_a_store_that_is_known_is_waited_for_at_the_start(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beacon may come later than the first client."""
+    monkeypatch.setattr(coordinator, "MEET_S", 60.0)
+    with Store(tmp_path / "other", tower=store.options.tower) as other:
+        tp = TopicPartition(OFFSETS_TOPIC, other.address)
+        wait_until(lambda: other.address in store.known.names, "the stores meet")
+    wait_until(lambda: not store.known.here, "it is away")
+    free = "tcp://127.0.0.1:0"
+    with (
+        Tower(sub_address=free, pub_address=free) as apart,
+        Store(tmp_path / "other", tower=apart.tower) as other,
+    ):
+        append(other, b"a", b"b", tp=tp)
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(wait_for_others, store, is_start=True)
+        with Store(tmp_path / "other", tower=store.options.tower):
+            reading.result(60)
+            assert store.log.end(tp) == 2

@@ -75,6 +75,16 @@ def test_a_static_member_is_described_by_its_instance(client: Asking) -> None:
     assert rows(group, "members", "group_instance_id") == ["one"]
 
 
+def test_a_static_leader_that_starts_again_stays_the_leader(client: Asking) -> None:
+    first = client.join(group_instance_id="one").member_id
+    client.sync(first, 0)
+    old = client.join(version=8, group_instance_id="one")
+    assert (old.leader, old.members) == (first, [])  # it would assign partitions in vain
+    new = client.join(version=9, group_instance_id="one")
+    assert (new.leader, rows(new, "members", "member_id")) == (new.member_id, [new.member_id])
+    assert (new.generation_id, new.skip_assignment) == (1, True)
+
+
 def test_what_another_gateway_coordinates_is_asked_for_there(client: Asking) -> None:
     named: dict[str, Any] = {"group_id": "elsewhere"}
     member = named | {"generation_id": 1, "member_id": "m"}

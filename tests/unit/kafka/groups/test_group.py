@@ -79,29 +79,29 @@ def test_a_new_member_has_the_others_join_again(tried: Tried) -> None:
 
 
 def test_an_id_is_given_first_to_who_asks_for_it(tried: Tried) -> None:
-    asked = tried.told(tried.join(knows_ids=True))
+    asked = tried.told(tried.join(version=4))
     assert asked.error is KafkaError.MEMBER_ID_REQUIRED
     assert asked.member_id.startswith("app-")
     assert tried.group.members == {}
-    joined = tried.told(tried.join(asked.member_id, knows_ids=True))
+    joined = tried.told(tried.join(asked.member_id, version=4))
     assert (joined.error, joined.member_id) == (KafkaError.NONE, asked.member_id)
 
 
 def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session(tried: Tried) -> None:
     (leader,) = tried.stable()
-    tried.join(knows_ids=True)
+    tried.join(version=4)
     ticket = tried.join(leader)
     tried.pass_s(SESSION_S - 1)
     assert tried.joined(ticket) is None
     tried.pass_s(1.0)
     assert tried.told(ticket).error is KafkaError.NONE
-    late = tried.joined(tried.join("app-unheard-of", knows_ids=True))
+    late = tried.joined(tried.join("app-unheard-of", version=4))
     assert late == JoinAnswer(KafkaError.UNKNOWN_MEMBER_ID, "app-unheard-of")
 
 
 def test_an_id_can_be_given_back(tried: Tried) -> None:
     (leader,) = tried.stable()
-    asked = tried.told(tried.join(knows_ids=True))
+    asked = tried.told(tried.join(version=4))
     ticket = tried.join(leader)
     assert tried.leave(asked.member_id) is KafkaError.NONE
     assert tried.joined(ticket) is not None
@@ -196,10 +196,40 @@ def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance(tr
     )
 
 
+def test_a_static_leader_that_starts_again_watches_the_topics_and_assigns_nothing(
+    tried: Tried,
+) -> None:
+    (old,) = tried.stable(instance_id="one")
+    found = tried.told(tried.join(instance_id="one", version=9))
+    assert (found.generation, found.leader, members_of(found)) == (
+        1,
+        found.member_id,
+        [found.leader],
+    )
+    assert found.skips_assignment
+    synced = tried.synced(tried.sync(found.leader, {}, instance_id="one"))
+    assert synced == SyncAnswer(KafkaError.NONE, old.encode())
+    changed = tried.told(tried.join(found.leader, instance_id="one", version=9))
+    assert (changed.generation, changed.skips_assignment) == (2, False)
+
+
 def test_a_static_member_with_other_topics_has_the_group_rebalance(tried: Tried) -> None:
     tried.stable(instance_id="one")
     found = tried.told(tried.join(instance_id="one", protocols=(("range", b"more"),)))
     assert (found.generation, found.leader) == (2, found.member_id)
+    others = SUBSCRIPTION.replace(b"bc", b"de")
+    for generation, octets in ((3, SUBSCRIPTION), (4, others)):
+        found = tried.told(tried.join(instance_id="one", protocols=(("range", octets),)))
+        assert found.generation == generation
+        tried.sync(found.member_id, instance_id="one")
+
+
+def test_a_static_member_need_not_tell_its_former_partitions_when_it_starts_again(
+    tried: Tried,
+) -> None:
+    before, after = (("range", SUBSCRIPTION + b"its partitions"),), (("range", SUBSCRIPTION),)
+    tried.stable(instance_id="one", protocols=before)
+    assert tried.told(tried.join(instance_id="one", protocols=after)).generation == 1
 
 
 def test_a_static_member_that_waits_is_fenced_by_its_next_start() -> None:
@@ -283,10 +313,16 @@ def test_who_cannot_join_is_told_why(
     assert len(tried.group.members) == 1
 
 
+def test_a_member_that_joins_again_is_counted_once(tried: Tried) -> None:
+    large = (("range", bytes(3 << 20)),)
+    (name,) = tried.stable(protocols=large)
+    assert tried.told(tried.join(name, protocols=large)).error is KafkaError.NONE
+
+
 def test_a_group_has_so_many_members_and_no_more() -> None:
     tried = Tried(max_members=3)
     tried.stable(2)
-    assert tried.told(tried.join(knows_ids=True)).error is KafkaError.MEMBER_ID_REQUIRED
+    assert tried.told(tried.join(version=4)).error is KafkaError.MEMBER_ID_REQUIRED
     assert tried.joined(tried.join()) == JoinAnswer(KafkaError.GROUP_MAX_SIZE_REACHED)
     first, second = tried.group.members
     tried.join(first)  # its members may join again
@@ -423,7 +459,7 @@ class Walk:
     def join_with_an_id(self) -> None:
         """A client gets an id, the others join meanwhile, and then it joins."""
         tried = self.tried
-        asked = tried.joined(tried.join(knows_ids=True))
+        asked = tried.joined(tried.join(version=4))
         if asked is None or asked.error is not KafkaError.MEMBER_ID_REQUIRED:
             return
         if tried.group.state is GroupState.PREPARING_REBALANCE:
