@@ -76,7 +76,8 @@ class Place(NamedTuple):
         seems_file = name == "-" or "/" in name or suffix in _OF_FILES
         if not kind and (seems_file or nearest_name(suffix, _SUFFIXES)):
             why = f"looks like a file, but its suffix is not one of {', '.join(_SUFFIXES)}"
-            raise ConfigError("place", escape(text), f"{why}; for a topic use topic:NAME", "argument")
+            why += "; for a topic use topic:NAME"
+            raise ConfigError("place", escape(text), why, "argument")
         return cls(kind, name)
 
 
