@@ -18,6 +18,7 @@ from dafka_core.config.options import (
     Options,
     option,
     parse_bool,
+    parse_str,
 )
 from dafka_core.config.topic_rules import (
     COMPRESSION,
@@ -298,6 +299,13 @@ def _rules(meaning: str) -> tuple[RetentionRule, ...]:
     return option((), meaning, kind=RULES, parse=parse_rules)
 
 
+def _parse_names(value: Any) -> str:
+    """Parse names, separated by commas; return the text."""
+    if not all(name.strip() for name in parse_str(value).split(",")):
+        raise ValueError("must be names or patterns, separated by commas")
+    return str(value)
+
+
 @dataclass(frozen=True)
 class NodeOptions(SecurityOptions):
     """Options of every node."""
@@ -466,6 +474,7 @@ class StoreOptions(StoreLimitOptions, NodeOptions):
         "queries that `retain_until_read` waits for: names (Spark's option `queryName`) or shell "
         "patterns, separated by commas",
         kind="NAME[,NAME...]",
+        parse=_parse_names,
     )
     archive: str = option(
         "",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from dafka_core.config.node_options import MAX_VALUE_BYTES
@@ -71,17 +70,12 @@ class AppendQueue(ProcessBound):
     which ends the store.  Every future also fails with StoreError, NodeFailedError or ClosedError
     when the store has ended, and with InvalidRequestError for a record above the limit of this
     store, or of another store, which would never receive it.
-
-    Attributes:
-        size_bytes: size of all writers' values in the queue.
-        refusal: the error of new requests, while the disk is full.  Earlier ones wait for room, so
-            that none is reported as failed and written later.
     """
 
     def __init__(
         self, mesh: Mesh, role: StoreRole, log: Log, max_record_bytes: int = MAX_VALUE_BYTES
     ) -> None:
-        self.size_bytes = 0
+        self.size_bytes = 0  # of all writers' values in the queue
         self._max_record_bytes = max_record_bytes
         self._mesh = mesh
         self._role = role
@@ -94,6 +88,8 @@ class AppendQueue(ProcessBound):
         # the log writer has them, and removes them, as the log writer does.
         self._accepted: dict[int, tuple[LogEntry, Future[Any]]] = {}
         self._failure: BaseException | None = None
+        # Of new requests, while the disk is full. Earlier ones wait for room, so that none is
+        # reported as failed and written later.
         self.refusal: DiskFullError | None = None
 
     def append(self, tp: TopicPartition, contents: Sequence[bytes], *, timeout_s: float) -> range:
@@ -269,10 +265,10 @@ class AppendQueue(ProcessBound):
                 self._complete(entry, error or self._lost(entry))
 
     def on_written(
-        self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None] = ()
+        self, entries: Sequence[LogEntry], outcomes: Sequence[DafkaError | None]
     ) -> None:
         """Process the log's outcomes (in the loop)."""
-        for entry, error in zip_longest(entries, outcomes):
+        for entry, error in zip(entries, outcomes, strict=True):
             self._complete(entry, error or self._lost(entry))
         with self._changed:
             self._changed.notify_all()  # ``wait`` waits for other nodes' entries, too

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -245,6 +246,8 @@ class HealThread(LogThread):
         for other in [*others]:
             try:
                 with StoreClient(other, self._keys) as self._client:
+                    if self._closed.is_set():  # before ``close`` could find the client
+                        return damaged
                     for batch in self._client.read(
                         *damaged[:3],
                         life=damaged.life,
@@ -299,7 +302,7 @@ class Deletions:
         self._own = TopicPartition(DELETIONS_TOPIC, address)
         self._lock = threading.Lock()
         self._known: dict[TopicPartition, list[Deletion]] = {}
-        self._read: dict[TopicPartition, int] = {}  # ends of the read records of deletions
+        self._read: dict[TopicPartition, PartitionInfo] = {}  # the read records of deletions
         self._applied = -1  # the log's change up to which deleted topics were checked
         self._due: set[str] = set()  # topics to check again
 
@@ -318,39 +321,53 @@ class Deletions:
         if named:
             contents = packed_deletions(named, self._log.now_us(), self._append_queue.limit[0])
             self._append_queue.append(self._own, [*contents], timeout_s=DELETION_WRITE_S)
-            self.apply()
+            failed = self._failures()
+            for each in failed.keys() & {topic, self._own}:
+                raise failed[each]
         left = {info.tp: info.earliest for info in self._log.partitions(topic)}
         gone = [left.get(info.tp, 0) - info.earliest for info in infos]
         return sum(each > 0 for each in gone), sum(each for each in gone if each > 0)
 
     def apply(self) -> None:
         """Delete records named by deletions of any store; raise StoreError if some are damaged."""
+        for error in self._failures().values():
+            raise error
+
+    def _failures(self) -> dict[str | TopicPartition, StoreError]:
+        """Delete the named records; return the errors of topics, and of deletions' partitions."""
+        failed: dict[str | TopicPartition, StoreError] = {}
         with self._lock:
             number = self._log.changes.number
-            failed = list(self._read_new())
+            for info in self._log.partitions(DELETIONS_TOPIC):
+                try:
+                    self._read_new(info)
+                except StoreError as error:
+                    failed[info.tp] = error
             known = frozenset(tp.topic for tp in self._known)
             changed = self._log.changes.since(self._applied, known)
             self._due |= known if changed is None else {tp.topic for tp in changed}
-            for topic in self._due:
-                self._trim(topic)
+            for topic in [*self._due]:
+                try:
+                    self._trim(topic)
+                    self._due.discard(topic)
+                except StoreError as error:
+                    failed[topic] = error
             self._applied = number
-            self._due.clear()
-        for error in failed:
-            raise error
+        return failed
 
-    def _read_new(self) -> Iterator[StoreError]:
-        """Read new records of deletions; yield the error of each damaged partition of them."""
-        for info in self._log.partitions(DELETIONS_TOPIC):
-            start = self._read.get(info.tp, info.earliest)
-            start = start if start <= info.end else info.earliest
-            try:
-                for batch in self._log.batches(info.tp, start, info.end):
-                    for offset, content in enumerate(batch.values, batch.offset):
-                        for each in _valid_deletions(info.tp, offset, content):
-                            self._add(each)
-                self._read[info.tp] = info.end
-            except StoreError as error:
-                yield error
+    def _read_new(self, info: PartitionInfo) -> None:
+        """Read the new deletions of a partition; all if others have replaced some."""
+        read, start = self._read.get(info.tp), info.earliest
+        if read is not None and read.life == info.life and read.end <= info.end:
+            start = read.end
+        for batch in self._log.batches(info.tp, start, info.end):
+            for offset, content in enumerate(batch.values, batch.offset):
+                try:
+                    for each in parsed_deletions(bytes(content)):
+                        self._add(each)
+                except ValueError as error:
+                    _log.warning("%s, offset %d: %s; it is passed over", info.tp, offset, error)
+        self._read[info.tp] = info
 
     def _add(self, deletion: Deletion) -> None:
         known = self._known.setdefault(deletion.tp, [])
@@ -381,14 +398,6 @@ class Deletions:
             text = "topic %(topic)s was deleted (%(at)s): gave up %(records)d records"
             facts = {"topic": quoted(topic), "at": at, "records": count}
             _log.info(text, facts, extra={"event": "topic_deleted"})
-
-
-def _valid_deletions(tp: TopicPartition, offset: int, content: bytes) -> list[Deletion]:
-    try:
-        return parsed_deletions(bytes(content))
-    except ValueError as error:
-        _log.warning("%s, offset %d: %s; it is passed over", tp, offset, error)
-        return []
 
 
 # -- retention -------------------------------------------------------------------------------------
@@ -457,9 +466,11 @@ class RetentionThread(LogThread):
 
     def _pass(self) -> float:
         before, now = self.given_up, time.monotonic()
-        if now >= self._compare_at and any(rule.age_s is not None for rule in self.rules):
-            self._log.clock.compare_stores(self._clocks_us())
-            self._compare_at = now + COMPARE_CLOCKS_S
+        limits = (*self.rules, *self._retention.until_read)
+        has_ages = any(limit.age_s is not None for limit in limits)
+        if now >= self._compare_at or not has_ages:
+            self._log.clock.compare_stores(self._clocks_us() if has_ages else {})
+            self._compare_at = now + COMPARE_CLOCKS_S if has_ages else 0.0
         try:
             if self._retention.rules:
                 self._run_steps(self._retention.steps())
@@ -602,17 +613,13 @@ class LogArchiver:
     Records go to the archive in few files: a day of a partition at a time, or ``ARCHIVED_BYTES`` if
     that is less. Until then the store keeps records that its rules would delete.  For one thread.
 
-    Attributes:
-        files, records, size_bytes: added to the archive since the store's start.
-        failed: the partitions that cannot be archived, and why.
-
     Raises ArchiveError if the directory cannot hold an archive.
     """
 
     def __init__(self, log: Log, directory: str | Path) -> None:
         make_archive(Path(directory))
-        self.files = self.records = self.size_bytes = 0
-        self.failed: dict[TopicPartition, str] = {}
+        self.files = self.records = self.size_bytes = 0  # added since the store's start
+        self.failed: dict[TopicPartition, str] = {}  # why partitions cannot be archived
         self._log = log
         self._directory = directory
         self._writers: dict[str, ArchiveWriter] = {}
@@ -747,22 +754,26 @@ class ProtectedQueries:
     def __init__(self, log: Log, names: Sequence[str]) -> None:
         self._log = log
         self._names = names
-        # By partition of reports: its end, and the last report of each run.
-        self._reports: dict[TopicPartition, tuple[int, list[_Run]]] = {}
+        # By partition of reports: its offsets, and the last report of each run.
+        self._reports: dict[TopicPartition, tuple[PartitionInfo, list[_Run]]] = {}
         self._runs: list[_Run] = []
         self._awaited: str | None = None
 
-    def look(self) -> None:
+    def look(self) -> list[StoreError]:
         """Read the reports again; see ``Readers``."""
-        before, self._reports = self._reports, {}
+        before, self._reports, failed = self._reports, {}, dict[str, StoreError]()
         for info in self._log.partitions(QUERIES_TOPIC):
-            end, runs = before.get(info.tp, (0, []))
-            # The last report of a partition that has shrunk is older, and lower.
-            self._reports[info.tp] = info.end, runs if end == info.end else self._read(info)
+            try:
+                found = before.get(info.tp)
+                runs = found[1] if found and found[0] == info else self._read(info)
+                self._reports[info.tp] = info, runs
+            except StoreError as error:
+                failed[info.partition] = error
         self._runs = [run for _, runs in self._reports.values() for run in runs]
         known = {run.query for run in self._runs}
-        named = (name for name in self._names if WILDCARDS.isdisjoint(name))
-        self._awaited = next((each for each in named if each not in known), None)
+        named = (name for name in self._names if WILDCARDS.isdisjoint(name) and name not in known)
+        self._awaited = next(chain(failed, named), None)  # damaged reports may be any query's
+        return [*failed.values()]
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         """Return the unread records of the slowest query; see ``Readers``."""

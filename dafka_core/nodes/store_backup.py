@@ -112,8 +112,9 @@ def back_up(
             why = f"it is of store {previous.manifest.store}, and this is store {source.address}"
             raise StoreError(previous.directory, why)
         with closing(source.entries(known)) as found:
-            facts = {"store": source.address, "dafka": this_version()}
-            return write_backup(directory, advancing(found), previous=previous, **facts)
+            return write_backup(
+                directory, advancing(found), store=source.address, previous=previous
+            )
 
 
 def restore(backup: Path, directory: Path, advance: Advance = lambda _: None) -> str:

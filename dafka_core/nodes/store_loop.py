@@ -72,34 +72,21 @@ class Disk(NamedTuple):
 
 
 class DiskWatch:
-    """Counters of the log's writes, which the log writer's thread updates and other threads read.
-
-    Attributes:
-        appends: durations of groups from the log writer to the disk, synced.
-        records, bytes: appended or staged records, and the bytes of their contents.
-        topics: the same by topic, as two-element lists.
-        fences: how often records were set aside, since another history of their partition had won.
-        promises: how often the store promised to acknowledge nothing more to earlier producers.
-        refused: refused entries, by the name of the error.
-        slow_count: groups that took longer than ``SLOW_S``.
-        slow_at: end of the last of them (monotonic); None without any.
-        begun_at: start of the group that is being written (monotonic); None without any.
-        failure: error that ended the writing.
-        full: error of the group that waits for room on the disk; None if none waits.
-    """
+    """Counters of the log's writes: the log writer's thread updates them, and others read them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.appends = Durations()
-        self.records = self.bytes = 0
-        self.topics: dict[str, list[int]] = {}
-        self.fences = self.promises = 0
-        self.refused = Counter[str]()
-        self.slow_count = 0
-        self.slow_at: float | None = None
-        self.begun_at: float | None = None
-        self.failure: BaseException | None = None
-        self.full: DiskFullError | None = None
+        self.appends = Durations()  # of groups from the log writer to the disk, synced
+        self.records = self.bytes = 0  # appended or staged, and the bytes of their contents
+        self.topics: dict[str, list[int]] = {}  # both, by topic
+        self.fences = 0  # how often records were set aside, since another history had won
+        self.promises = 0  # to acknowledge nothing more to earlier producers
+        self.refused = Counter[str]()  # refused entries, by the name of the error
+        self.slow_count = 0  # groups that took longer than ``SLOW_S``
+        self.slow_at: float | None = None  # the end of the last of them (monotonic)
+        self.begun_at: float | None = None  # the start of the group that is being written
+        self.failure: BaseException | None = None  # the error that ended the writing
+        self.full: DiskFullError | None = None  # the error of the group that waits for room
         self._throttle = LogThrottle()
         self._slow_logged_count = 0
         self._checked_at = -CHECK_SPACE_S
@@ -211,10 +198,6 @@ class LogWriter(ProcessBound):
             without entries, if the log's directory is gone or unreadable.
         on_room: called in the thread with an error if the disk becomes full, and with None if it
             has room again.
-
-    Attributes:
-        busy: a group is being written.
-        watch: the thread's observations of the disk.
     """
 
     def __init__(
@@ -223,7 +206,7 @@ class LogWriter(ProcessBound):
         done: Callable[[list[LogEntry], Outcomes | BaseException], None],
         on_room: Callable[[DiskFullError | None], None] = lambda _: None,
     ) -> None:
-        self.busy = False
+        self.busy = False  # a group is being written
         self.watch = DiskWatch(log.directory)
         self._log = log
         self._done = done

@@ -23,14 +23,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-import lmdb
 import msgspec
 import xxhash
 
 from dafka_core.errors import StoreError
 from dafka_core.model.epochs import Epoch, prefix
+from dafka_core.storage.block import Block
 from dafka_core.storage.environment import DEFAULT_MAP_BYTES
-from dafka_core.storage.open_environment import FORMAT, Opened, affordable_bytes, open_tables
+from dafka_core.storage.open_environment import FORMAT, Opened, environment, open_tables
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow, partition_key
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
@@ -95,13 +95,27 @@ def entries(
 
 
 def known_of(tables: Tables) -> list[Known]:
-    """Return a backup's records of each partition, for the next one."""
+    """Return a backup's records of each partition, for the next one.
+
+    The next one has the blocks from a damaged one on again: the store may have replaced that.
+    """
     found = []
     for row in tables.all_rows():
-        grouped = tables.area.of_partition(row.id)
-        end = min([each.first for each in grouped if each.end > row.earliest] + [row.end])
+        end = _end_of_blocks(tables, row)
+        for each in tables.blocks_from(row.id, 0, end):
+            try:
+                Block.parse(each.packed)
+            except ValueError:
+                end = each.first
+                break
         found.append(Known(row.id, end, history_text(tables, row, end)))
     return found
+
+
+def _end_of_blocks(tables: Tables, row: PartitionRow) -> int:
+    """Return the end of a partition's records that are in the table of blocks."""
+    grouped = tables.area.of_partition(row.id)
+    return min([each.first for each in grouped if each.end > row.earliest] + [row.end])
 
 
 def history_text(tables: Tables, row: PartitionRow, end: int) -> str:
@@ -127,16 +141,14 @@ BACKUP_FILE: Final = "backup.mdb"
 
 VERSION: Final = 1
 
+_TAKEN: Final = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY, errno.EXDEV)
+"""Errors of a directory's move to a name that something else has, or where a disk is mounted."""
+
 TXN_BYTES: Final = 32 << 20  # bytes written before a sync: LMDB keeps them in memory until then
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup's description of itself.
-
-    ``previous`` is the id of the backup that it continues, and ``previous_at`` the path to that,
-    relative to this one; both are empty if it is complete.  ``whole`` are the ids of partitions of
-    which it has all blocks nevertheless.
-    """
+    """A backup's description of itself."""
 
     v: int
     id: str
@@ -147,9 +159,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     file_bytes: int
     checksum: str
-    previous: str = ""
-    previous_at: str = ""
-    whole: tuple[int, ...] = ()
+    previous: str = ""  # the id of the backup that it continues; empty if it is complete
+    previous_at: str = ""  # the path to that, relative to this one
+    whole: tuple[int, ...] = ()  # ids of partitions of which it has all blocks nevertheless
 
 
 class Backup:
@@ -212,8 +224,9 @@ class Backup:
     def previous(self) -> Self:
         """Return the predecessor; see ``chain``."""
         wanted = self.manifest.previous
-        above = self.directory.absolute().parent
-        nearby = [self.directory / self.manifest.previous_at, *sorted(above.iterdir())]
+        nearby = [self.directory / self.manifest.previous_at]
+        with contextlib.suppress(OSError):  # the directory above may be unreadable
+            nearby += self.directory.absolute().parent.iterdir()
         for each in nearby:
             with contextlib.suppress(StoreError, OSError):
                 found = type(self)(each)
@@ -227,7 +240,7 @@ class Backup:
 
 
 def write_backup(
-    directory: Path, found: Iterable[Entry], *, store: str, dafka: str, previous: Backup | None
+    directory: Path, found: Iterable[Entry], *, store: str, previous: Backup | None
 ) -> Manifest:
     """Write a backup from a log's entries; the directory is complete afterwards or does not exist.
 
@@ -236,26 +249,25 @@ def write_backup(
     with made_whole(directory) as made, translated(directory):
         with _opened(made / BACKUP_FILE) as opened:
             try:
-                first, count = _written(opened, iter(found))
+                facts = _written(opened, iter(found))
             except (ValueError, KeyError, TypeError) as error:
                 why = f"the store sent an invalid backup ({error}): try again"
                 raise StoreError(directory, why) from error
         path = made / BACKUP_FILE
-        at = "" if previous is None else os.path.relpath(previous.directory, directory)
+        at = ""
+        if previous is not None:  # the system follows links before it goes up
+            at = os.path.relpath(*map(os.path.realpath, (previous.directory, directory)))
         now = dt.datetime.now(dt.UTC)
         manifest = Manifest(
             v=VERSION,
             id=secrets.token_hex(16),
             store=store,
             time=now.isoformat(timespec="seconds"),
-            dafka=dafka,
-            format=first["format"],
-            entries=count,
             file_bytes=path.stat().st_size,
             checksum=_checksum(path),
             previous="" if previous is None else previous.manifest.id,
             previous_at=at,
-            whole=tuple(first["whole"]),
+            **facts,
         )
         (made / BACKUP_MANIFEST).write_bytes(msgspec.json.encode(manifest) + b"\n")
     return manifest
@@ -267,14 +279,14 @@ def restored(chain: list[Backup], directory: Path) -> Iterator[Path]:
 
     Raises StoreError if it is not empty, a backup is damaged, or the disk is full.
     """
-    for each in chain:
-        each.check_file()
     with made_whole(directory) as made:
+        for each in chain:
+            each.check_file()
         with translated(directory):
             shutil.copyfile(chain[0].directory / BACKUP_FILE, made / DATA_FILE)
             with _opened(made / DATA_FILE) as opened:
-                for before, after in pairwise(chain):  # each reports damage by its own name
-                    _go_on(opened, before.known(), after)
+                for before, after in pairwise(chain):
+                    _go_on(opened, before, after)
         yield made
 
 
@@ -284,28 +296,31 @@ def made_whole(directory: Path) -> Iterator[Path]:
 
     Raises StoreError if ``directory`` is not empty, or cannot be created.
     """
-    directory = directory.absolute()
-    with translated(directory):
-        if os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir())):
-            raise _taken(directory)
-        made = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
-        make_directory(made, OWNERS_ALONE)
+    directory = Path(os.path.realpath(directory))
+    made = directory.parent / f".{directory.name}.{secrets.token_hex(4)}.partial"
     try:
+        with translated(directory):
+            make_directory(made, OWNERS_ALONE)
+            if directory.exists():  # tried before anything is copied
+                _move(made, directory)
+                make_directory(made, OWNERS_ALONE)
         yield made
         with translated(directory):
-            try:
-                move((made, directory))
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                raise _taken(directory) from None  # another process has created it meanwhile
+            _move(made, directory)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
 
 
-def _taken(directory: Path) -> StoreError:
-    return StoreError(directory, "it exists and is not empty: name another directory")
+def _move(made: Path, directory: Path) -> None:
+    try:
+        move((made, directory))
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        is_empty = directory.is_dir() and not any(directory.iterdir())
+        why = "a disk is mounted there" if is_empty else "it exists and is not empty"
+        raise StoreError(directory, f"{why}: name another directory") from None
 
 
 @contextlib.contextmanager
@@ -314,20 +329,19 @@ def _opened(path: Path, *, readonly: bool = False) -> Iterator[Opened]:
     size_bytes = path.stat().st_size if path.exists() else 0
     with (
         translated(path.parent),
-        lmdb.Environment(
-            str(path),
+        environment(
+            path,
+            size_bytes if readonly else DEFAULT_MAP_BYTES,
             subdir=False,
             lock=False,
             readonly=readonly,
-            map_size=affordable_bytes(size_bytes if readonly else DEFAULT_MAP_BYTES),
-            max_dbs=3,
         ) as env,
     ):
         yield open_tables(env, path.parent)
 
 
-def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], int]:
-    """Write entries; return the first one's facts, and the number of entries."""
+def _written(opened: Opened, found: Iterator[Entry]) -> dict[str, Any]:
+    """Write entries; return what a manifest says about them."""
     first = fact(next(found, Entry(META, b"", memoryview(b""))))
     if first["format"] > FORMAT:
         why = f"the store's log has format {first['format']}: use the store's version of Dafka"
@@ -337,7 +351,8 @@ def _written(opened: Opened, found: Iterator[Entry]) -> tuple[dict[str, Any], in
         raise ValueError("its end is missing")
     if last["entries"] != count:
         raise ValueError(f"{count} entries came of {last['entries']}")
-    return first, count
+    facts = {name: first[name] for name in ("dafka", "format", "whole")}
+    return facts | {"entries": count}
 
 
 def _put(opened: Opened, found: Iterator[Entry]) -> tuple[int, dict[str, Any] | None]:
@@ -359,13 +374,15 @@ def _put(opened: Opened, found: Iterator[Entry]) -> tuple[int, dict[str, Any] | 
                 return count, None
 
 
-def _go_on(opened: Opened, known: list[Known], after: Backup) -> None:
+def _go_on(opened: Opened, before: Backup, after: Backup) -> None:
+    with before.reading() as old:  # each reports damage by its own name
+        known = {row.id: _end_of_blocks(old, row) for row in old.all_rows()}
     with after.reading() as new:
         earliest = {row.id: row.earliest for row in new.all_rows()}
         earliest |= {each.id: each.earliest for each in AsideArea(new).rows()}
         firsts = {each: next(new.firsts(each, 0)) for each in new.ids_with_blocks()}
         continued = {row.id for row in new.all_rows()}.difference(after.manifest.whole)
-        ends = {each.id: each.end for each in known if each.id in continued}
+        ends = {each: end for each, end in known.items() if each in continued}
         with opened.env.begin(write=True, buffers=True) as txn:
             tables = Tables(opened, txn)
             for each in list(tables.ids_with_blocks()):

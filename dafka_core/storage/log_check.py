@@ -29,36 +29,24 @@ from dafka_core.storage.rows import PartitionRow, tp_of_key
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 
-ROW: Final = "row"
-BLOCK: Final = "block"
-HOLE: Final = "hole"
-EPOCHS: Final = "epochs"
+ROW: Final = "row"  # a partition's row, without which its records are not found
+BLOCK: Final = "block"  # it is not the written one
+HOLE: Final = "hole"  # records that are in no block
+EPOCHS: Final = "epochs"  # histories
 STAGED: Final = "staged"
 ASIDE: Final = "aside"
 NOTES: Final = "notes"
-UNKNOWN: Final = "unknown"
-CHANGED: Final = "changed"
-LINKS: Final = "links"
-REPLACED: Final = "replaced"
-DIFFERENT: Final = "different"
-PARTED: Final = "parted"
-PAGE: Final = "page"
+UNKNOWN: Final = "unknown"  # blocks that belong to no partition
+CHANGED: Final = "changed"  # records differ from the written ones, but checksums match
+LINKS: Final = "links"  # damaged links
+REPLACED: Final = "replaced"  # the producer's history differs since the links were saved
+DIFFERENT: Final = "different"  # between two stores
+PARTED: Final = "parted"  # the histories of two stores have diverged
+PAGE: Final = "page"  # a page of the file cannot be read: the offset is the file's
 
 
 class Damage(NamedTuple):
-    """A damage: its kind, the partition's names and an offset (empty, 0 if none), and the reason.
-
-    The kinds are ``row`` (a partition's row, without which its records are not found), ``block``
-    (it is not the written one), ``hole`` (records that are in no block), ``changed`` (records
-    differ from the written ones, but checksums match), ``links`` (damaged links), ``epochs``
-    (histories), ``staged``, ``aside`` and ``notes`` (data beside the records), ``unknown`` (blocks
-    that belong to no partition), and ``page`` (a page of the file cannot be read: the offset is the
-    file's).
-
-    For records compared with foreign links they are ``changed``, ``replaced`` (the producer's
-    history differs since), ``different`` (between two stores) and ``parted`` (their histories have
-    diverged).
-    """
+    """A damage: its kind, the partition and an offset (empty, 0 if none), and the reason."""
 
     kind: str
     topic: str

@@ -142,7 +142,13 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
         if 0 < size_bytes <= 2 * mmap.PAGESIZE and _is_unused(data.read_bytes()):
             os.truncate(data, 0)
         _reserve_readers(directory)
-        env = _environment(directory, affordable_bytes(max(map_size_bytes, 2 * size_bytes)))
+        env = environment(
+            directory,
+            max(map_size_bytes, 2 * size_bytes),
+            max_readers=MAX_READERS,
+            create=False,
+            mode=mode_within(directory),
+        )
     try:
         with translated(directory, opening=True):
             sync(data)  # a new file's header, before a transaction makes it longer
@@ -156,17 +162,13 @@ def open_environment(directory: Path, *, map_size_bytes: int) -> Opened:
     return opened
 
 
-def _environment(directory: Path, map_size_bytes: int) -> lmdb.Environment:
-    """Open LMDB's environment with the largest map that the file system supports."""
+def environment(path: Path, wanted_bytes: int, **options: Any) -> lmdb.Environment:
+    """Open LMDB's environment with the largest map up to a size that the system supports."""
+    map_size_bytes = affordable_bytes(wanted_bytes)
     while True:
         try:
             return lmdb.Environment(
-                str(directory),
-                map_size=map_size_bytes,
-                max_dbs=len(_TABLES),
-                max_readers=MAX_READERS,
-                create=False,
-                mode=mode_within(directory),
+                str(path), map_size=map_size_bytes, max_dbs=len(_TABLES), **options
             )
         except lmdb.Error as error:
             # The largest file of a FAT is 4 GiB, of ext3 2 TiB.

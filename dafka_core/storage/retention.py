@@ -42,13 +42,11 @@ class Unread(NamedTuple):
 class Readers(Protocol):
     """Readers for which a store keeps records that its rules would delete."""
 
-    def look(self) -> None:
-        """Read their positions again; raise DafkaError if the log is closed, or damaged."""
-        ...
+    def look(self) -> list[StoreError]:
+        """Read their positions again; return errors, after which everything counts as unread."""
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         """Return the unread records of the slowest reader; None without readers."""
-        ...
 
 
 def old_blocks(blocks: Sequence[HeldBlock], before_us: int) -> int:
@@ -89,27 +87,25 @@ def before_by_size(
 STEP_BYTES: Final = 64 << 20  # bytes examined at a time; LMDB reuses no freed page meanwhile
 
 
-class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
-    """The available offsets of partitions, and their blocks.
+class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, int, list[HeldBlock]]]):
+    """The available offsets of partitions, the offsets up to which they are compressed, the blocks.
 
-    They are examined in small steps, and no block again while its offsets are unchanged, unless it
+    These are examined in small steps, and no block again while its offsets are unchanged, unless it
     was compressed.
     """
 
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log
-        self._compressed: dict[TopicPartition, int] = {}  # as ``Log.compressed`` at the last look
 
     def found(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[HeldBlock]]:
         """Return the blocks of those partitions that were examined and exist."""
-        return {tp: self[tp][1] for tp in tps if tp in self}
+        return {tp: self[tp][-1] for tp in tps if tp in self}
 
     def keep_only(self, tps: Collection[TopicPartition]) -> None:
         """Forget all other partitions."""
         for tp in self.keys() - tps:
             del self[tp]
-            self._compressed.pop(tp, None)
 
     def look_at(
         self, partitions: Iterable[PartitionInfo], damaged: dict[TopicPartition, StoreError]
@@ -120,8 +116,8 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
         """
         infos = list(partitions)
         for info in infos:
-            before = self.get(info.tp, (None,))[0], self._compressed.get(info.tp, 0)
-            if before != (info, self._log.compressed.get(info.tp, 0)):
+            compressed = self._log.compressed.get(info.tp, 0)
+            if self.get(info.tp, ())[:2] != (info, compressed):
                 try:
                     yield from self.look(info.tp)
                 except StoreError as error:
@@ -130,8 +126,8 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
 
     def look(self, tp: TopicPartition) -> Iterator[None]:
         """Examine the blocks of a partition that were not examined before."""
-        _, blocks = self.get(tp, (None, []))
-        before, compressed = self._compressed.get(tp, 0), self._log.compressed.get(tp, 0)
+        _, before, blocks = self.get(tp, (None, 0, []))
+        compressed = self._log.compressed.get(tp, 0)
         kept = (block for block in blocks if not before < block.end <= compressed)
         known = {(block.first, block.end): block for block in kept}
         while True:
@@ -140,7 +136,6 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
                 found = snapshot.blocks(tp)
                 if found is None:
                     self.pop(tp, None)
-                    self._compressed.pop(tp, None)
                     return
                 wanted = list(pairwise(found.bounds))
                 for number, bounds in enumerate(wanted):
@@ -151,8 +146,7 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, list[HeldBlock]]]):
             yield
             if examined_bytes < STEP_BYTES:
                 break
-        self[tp] = info, [known[bounds] for bounds in wanted]
-        self._compressed[tp] = compressed
+        self[tp] = info, compressed, [known[bounds] for bounds in wanted]
 
 
 TRIM_BLOCKS: Final = 16  # blocks deleted at a time: appends wait meanwhile, as for another append
@@ -199,11 +193,10 @@ class Retention:
         until_read: Sequence[RetentionRule] = (),
         readers: Readers | None = None,
     ) -> None:
-        self.rules = tuple(rules)
+        self.rules, self.until_read = tuple(rules), until_read
         self.counts = RetentionCounts()
         self._log = log
         self._archive = archive
-        self._until_read = until_read
         self._readers = readers
         self._waits: dict[str, str] = {}  # topics with kept records, and their reader
         self._topic = _TopicPass(0)
@@ -213,6 +206,7 @@ class Retention:
         self._doomed: list[tuple[PartitionInfo, int]] = []
         self._doomed_blocks = 0
         self._earliest: dict[TopicPartition, int] = {}
+        self._counted: dict[TopicPartition, int] = {}  # the end of deleted records, if unread
         self._damaged: dict[TopicPartition, StoreError] = {}
 
     def steps(self) -> Iterator[None]:
@@ -221,11 +215,11 @@ class Retention:
         A damaged partition, or a topic that cannot be archived, is kept, and the others continue.
         """
         rules, now_us = self.rules, self._log.now_us()
-        self._doomed, self._doomed_blocks, self._earliest = [], 0, {}
+        self._doomed, self._doomed_blocks, self._earliest, self._counted = [], 0, {}, {}
         self._damaged, failed = {}, list[DafkaError]()
         waits, self._waits = self._waits, {}
         if self._readers is not None:
-            self._readers.look()
+            failed += self._readers.look()
         seen: set[TopicPartition] = set()
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
         # After the listing: the clock was compared with all of these records.
@@ -235,7 +229,7 @@ class Retention:
             if rule is None:
                 continue
             seen.update(info.tp for info in partitions)
-            limit = rule_of(topic, self._until_read) if self._readers is not None else None
+            limit = rule_of(topic, self.until_read) if self._readers is not None else None
             self._topic = _TopicPass(now_us if is_right else 0, limit, partitions)
             try:
                 if rule.age_s is not None and is_right:
@@ -297,7 +291,7 @@ class Retention:
         held = self._held.found(held)
         for tp, before in before_by_size(held, size_bytes).items():
             if tp not in self._damaged:
-                info, blocks = self._held[tp]
+                info, _, blocks = self._held[tp]
                 bounds = [block.first for block in blocks] + [info.end]
                 with self._noting(tp):
                     yield from self._doom(info, bounds[: bisect_right(bounds, before)])
@@ -348,8 +342,10 @@ class Retention:
         return found
 
     def _count_unread(self, info: PartitionInfo, before: int, unread: Unread) -> None:
-        count = before - max(unread.offset, info.earliest)
+        counted = self._counted.get(info.tp, info.earliest)  # by age, before the size
+        count = before - max(unread.offset, counted)
         if count > 0:
+            self._counted[info.tp] = before
             self.counts.unread += count
             text = (
                 "%(partition)s: deleted %(records)d records that query %(query)s has not read: "

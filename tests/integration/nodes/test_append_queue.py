@@ -6,7 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -155,7 +155,8 @@ def test_others_that_write_there_all_the_time_are_an_error_in_the_end(
         put(RecordBatch.of(OWN_PARTITION_TP, store.log.end(OWN_PARTITION_TP), [b"other"])).result(
             30
         )
-        return put(batch)
+        wait([refused := put(batch)])  # however slow the loop is
+        return refused
 
     monkeypatch.setattr(store.append_queue, "put", late)
     with pytest.raises(OffsetConflictError):

@@ -104,13 +104,12 @@ def test_a_partition_that_cannot_be_archived_keeps_no_other(
     monkeypatch.setattr(module, "ARCHIVED_BYTES", 1)
     old, new = Epoch.first(EpochId(5, 1, 1)), EpochId(9, 2, 1)
     times = np.array([[50, BEGIN_US]], np.int64)
-    made = RecordBatch.of(A, 0, [b"x"] * 50)
-    log.append([RecordBatch(A, 0, made.values, times=times, epoch=old)])
+    log.append([replace(RecordBatch.of(A, 0, [b"x"] * 50), times=times, epoch=old)])
     archiver = LogArchiver(log, archive)
     assert archiver.archive(A, 50) == 50
     assert log.write([SetAside(A, 40)]) == [None]
-    again = RecordBatch.of(A, 40, [b"y"] * 30)
-    log.append([RecordBatch(A, 40, again.values, epoch=Epoch(*new, 40, old.digest))])
+    again = Epoch(*new, 40, old.digest)
+    log.append([replace(RecordBatch.of(A, 40, [b"y"] * 30), epoch=again)])
     put(log, B, 20)
     for before in (45, 60, 70):
         assert archiver.archive(A, before) == 0
@@ -160,14 +159,8 @@ def test_a_store_that_is_behind_waits(log: Log, archive: Path, tmp_path: Path) -
     old = Epoch.first(EpochId(5, 1, 1))
     new = Epoch(9, 2, 1, 20, old.digest)
     values = batch(A, 0, 48)
-    parts = [
-        RecordBatch(
-            A, 0, values.between(0, 20).values, times=values.between(0, 20).times, epoch=old
-        ),
-        RecordBatch(
-            A, 20, values.between(20, 48).values, times=values.between(20, 48).times, epoch=new
-        ),
-    ]
+    first, second = values.between(0, 20), values.between(20, 48)
+    parts = [replace(first, epoch=old), replace(second, epoch=new)]
     log.append(parts)
     assert LogArchiver(log, archive).archive(A, 24) == 24
     with Log(tmp_path / "other", clock_us=log.now_us) as behind:

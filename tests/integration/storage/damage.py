@@ -44,6 +44,13 @@ def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
     return before
 
 
+def spoil(data: Path, content: bytes) -> None:
+    """Replace lower-case letters of some content by upper-case ones."""
+    before = data.read_bytes()
+    assert content in before
+    data.write_bytes(before.replace(content, content.upper()))
+
+
 def entries(directory: Path, table: bytes, prefix: bytes = b"") -> dict[bytes, bytes]:
     """Return a table's rows whose keys begin with a prefix."""
     with lmdb.Environment(str(directory), max_dbs=3, readonly=True) as env, env.begin() as txn:

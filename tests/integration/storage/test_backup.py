@@ -6,7 +6,10 @@ import contextlib
 import json
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +41,11 @@ from dafka_core.storage.open_environment import FORMAT
 from dafka_core.storage.rows import BLOCK_KEY, partition_key
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST
 from tests.integration.storage.changing_log import ChangingLog, told
+from tests.integration.storage.containers import can_contain, contained
+from tests.integration.storage.damage import spoil
 from tests.integration.storage.limits import limited
 from tests.integration.storage.linked import checked, link
-from tests.integration.storage.processes import TP, put
+from tests.integration.storage.processes import ROOT, TP, put
 from tests.integration.storage.staged import clean, held, large, values
 from tests.integration.storage.staged import put as staged_put
 
@@ -51,7 +56,7 @@ def back_up(log: Log, directory: Path, previous: Backup | None = None) -> Manife
     known = {each.id: each for each in (previous.known() if previous else ())}
     with log.snapshot() as tables:
         found = entries(tables, known, FACTS)
-        return write_backup(directory, found, store="S", dafka="1", previous=previous)
+        return write_backup(directory, found, store="S", previous=previous)
 
 
 def restore(directory: Path, to: Path) -> Log:
@@ -122,7 +127,7 @@ def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
             ]
 
     def write(found: Iterable[Entry]) -> None:
-        write_backup(tmp_path / "b", found, store="S", dafka="1", previous=None)
+        write_backup(tmp_path / "b", found, store="S", previous=None)
 
     def broken() -> Iterable[Entry]:
         yield from whole[:-2]
@@ -132,10 +137,15 @@ def test_a_backup_is_not_there_until_all_of_it_is(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"invalid backup|is gone"):
             write(found)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["store"]
+    for incomplete in ({"format": FORMAT, "dafka": "1"}, {"format": FORMAT, "whole": []}):
+        first = memoryview(json.dumps(incomplete).encode())
+        with pytest.raises(StoreError, match="invalid backup"):
+            write([whole[0]._replace(value=first), *whole[1:]])
     newer = json.dumps({"format": FORMAT + 1, "whole": []}).encode()
     with pytest.raises(StoreError, match=f"has format {FORMAT + 1}: use the store's version"):
         write([whole[0]._replace(value=memoryview(newer)), *whole[1:]])
     write(whole)
+    assert Backup(tmp_path / "b").manifest.dafka == FACTS["dafka"]  # the store's version
     with pytest.raises(StoreError, match="not empty: name another directory"):
         write(whole)
 
@@ -160,6 +170,55 @@ def test_a_directory_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     ):
         (quicker / "x").touch()
     assert sorted(each.name for each in (tmp_path / "a").iterdir()) == ["b", "c"]
+
+
+def test_a_link_to_an_empty_directory_receives_a_backup_and_its_successor(tmp_path: Path) -> None:
+    previous, links = None, [tmp_path / "links" / name for name in ("second", "third")]
+    (tmp_path / "links").mkdir()
+    for each in links:
+        (tmp_path / "disk/a/b" / each.name).mkdir(parents=True)
+        each.symlink_to(tmp_path / "disk/a/b" / each.name)
+    with Log(tmp_path / "store") as log:
+        for each in (tmp_path / "first", *links):
+            put(log, 3000)
+            back_up(log, each, previous)
+            previous = Backup(each)
+    with restore(links[-1], tmp_path / "restored") as log:
+        assert log.end(TP) == 9000
+
+
+@pytest.mark.skipif(not can_contain(), reason="this user cannot mount (unshare)")
+def test_a_mount_point_is_refused_before_anything_is_copied(tmp_path: Path) -> None:
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    code = (
+        f"from dafka_core.storage import backup as b; b.made_whole(b.Path('{mounted}')).__enter__()"
+    )
+    for mount in (f"-t tmpfs tmpfs {mounted}", f"--bind {mounted} {mounted}"):
+        command = contained([sys.executable, "-c", code], f"mount {mount}")
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert "a disk is mounted there: name another directory" in done.stderr
+    assert list(tmp_path.iterdir()) == [mounted]
+
+
+def test_a_block_that_an_earlier_backup_has_damaged_comes_again(tmp_path: Path) -> None:
+    """The store has replaced it meanwhile."""
+    written = [large(100, name) for name in "abcd"]
+    for name in ("damaged", "whole"):
+        with Log(tmp_path / name) as log:
+            for each in written[:3]:
+                staged_put(log, each)
+    spoil(tmp_path / "damaged" / "data.mdb", b"b7.")
+    with Log(tmp_path / "damaged") as log, Log(tmp_path / "whole") as whole:
+        back_up(log, tmp_path / "first")
+        back_up(log, tmp_path / "second", Backup(tmp_path / "first"))
+        for damage in filter(None, log.healer.damaged_ranges(TopicPartition("t", "p"))):
+            (batch,) = whole.read(*damage[:3])
+            assert log.healer.replace(damage, batch)
+        staged_put(log, written[3])
+        back_up(log, tmp_path / "third", Backup(tmp_path / "second"))
+    with restore(tmp_path / "third", tmp_path / "restored") as log:
+        assert held(log) == [value for each in written for value in each]
 
 
 def test_damage_of_a_backup_is_found_before_anything_is_restored(tmp_path: Path) -> None:
@@ -277,8 +336,7 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
     tp, life = TopicPartition("t", "p"), Epoch(1, 1, 1, 0, 0)
     with Log(tmp_path) as log:
         for start in range(0, 400, 100):
-            batch = RecordBatch.of(tp, start, large(100))
-            log.append([RecordBatch(tp, start, batch.values, epoch=life)])
+            log.append([replace(RecordBatch.of(tp, start, large(100)), epoch=life)])
         with log.snapshot() as tables:
             known = {each.id: each for each in known_of(tables)}
         for _ in range(6):
@@ -291,7 +349,7 @@ def test_blocks_that_are_known_do_not_come_again(tmp_path: Path) -> None:
         # Other records have come in the place of known ones.
         log.write([SetAside(tp, 350)])
         won = RecordBatch.of(tp, 350, large(100))
-        log.write([RecordBatch(tp, 350, won.values, epoch=Epoch(2, 2, 1, 350, 0))])
+        log.write([replace(won, epoch=Epoch(2, 2, 1, 350, 0))])
         whole, firsts = firsts_of_new(log, dict(known))
         assert whole == [0]
         assert firsts[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ def holds(directory: Path, lease: Lease) -> bool:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Log:
-    opened = Log(tmp_path)
-    put(opened, 5_000)
-    return opened
+def log(tmp_path: Path) -> Iterator[Log]:
+    with Log(tmp_path) as opened:
+        put(opened, 5_000)
+        yield opened
 
 
 CHURN_BYTES = 1_500_000  # bytes that a round of ``churn`` writes
@@ -61,7 +62,6 @@ def test_leased_pages_stay_as_they_are(log: Log, tmp_path: Path) -> None:
     for _ in range(20):
         churn(log)
     assert blocks() != before
-    log.close()
 
 
 def test_a_lease_ends_by_age_at_a_write(
@@ -74,7 +74,6 @@ def test_a_lease_ends_by_age_at_a_write(
     assert holds(tmp_path, lease)
     log.trim(TP, 0)
     assert not holds(tmp_path, lease)
-    log.close()
 
 
 @pytest.mark.parametrize("readers", [1, 60])
@@ -96,7 +95,6 @@ def test_a_lease_ends_when_the_store_has_written_much(
     # A write ends before it is counted, and LMDB reuses pages two writes after the last read.
     assert begun_bytes < sizes[-1] <= begun_bytes + (4 << 20) + 3 * CHURN_BYTES
     assert sizes[-1] == sizes[-40]
-    log.close()
 
 
 def trickle(log: Log, start: int) -> None:
@@ -124,7 +122,6 @@ def test_a_lease_ends_when_small_batches_have_been_written(
     clean(log)
     log.trim(TP, 0)
     assert not holds(tmp_path, held)
-    log.close()
 
 
 def test_what_a_log_takes(log: Log, tmp_path: Path) -> None:
@@ -146,7 +143,6 @@ def test_what_a_log_takes(log: Log, tmp_path: Path) -> None:
     for _ in range(10):
         churn(log)
     assert log.space().file_bytes == space.file_bytes
-    log.close()
 
 
 def test_there_are_only_so_many(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +157,6 @@ def test_there_are_only_so_many(log: Log, tmp_path: Path, monkeypatch: pytest.Mo
     assert log.space().leases == MAX_LEASES
     given(log)
     assert not holds(tmp_path, second)
-    log.close()
 
 
 def test_closing_ends_leases(log: Log, tmp_path: Path) -> None:

@@ -200,30 +200,26 @@ def test_a_pass_goes_on_in_small_steps(
 
 
 def test_nothing_goes_that_is_not_archived(store: Log, clock: Clock) -> None:
-    class Archive:
-        def __init__(self) -> None:
-            self.archived: list[tuple[TopicPartition, int]] = []
-            self.upto = 25
+    archived, upto = list[tuple[TopicPartition, int]](), [25]
 
-        def archive(self, tp: TopicPartition, before: int) -> int:
-            if self.upto < 0:
-                raise StoreError(Path("archive"), "the disk is full")
-            self.archived.append((tp, before))
-            return min(self.upto, before)
+    def archive(tp: TopicPartition, before: int) -> int:
+        if upto[0] < 0:
+            raise StoreError(Path("archive"), "the disk is full")
+        archived.append((tp, before))
+        return min(upto[0], before)
 
     for _ in range(5):
         put(store, A)
     clock.now_us = 100 * S
-    archive = Archive()
-    retention = Retention(store, parse_rules("*=1s"), archive.archive)
+    retention = Retention(store, parse_rules("*=1s"), archive)
     once(retention)
-    assert archive.archived == [(A, 50)]
+    assert archived == [(A, 50)]
     assert held(store)[A] == (20, 50)
-    archive.upto = -1
+    upto[0] = -1
     with pytest.raises(StoreError, match="the disk is full"):
         once(retention)
     assert held(store)[A] == (20, 50)
-    archive.upto = 50
+    upto[0] = 50
     once(retention)
     assert held(store)[A] == (50, 50)
 
@@ -292,8 +288,9 @@ class Query:
         }
         self.looks = 0
 
-    def look(self) -> None:
+    def look(self) -> list[StoreError]:
         self.looks += 1
+        return []
 
     def unread(self, tp: TopicPartition) -> Unread | None:
         return Unread(self.positions[tp], "hourly") if tp in self.positions else None
@@ -346,6 +343,17 @@ def test_beyond_its_limits_it_goes_and_that_is_said(
     assert retention.counts.unread == 2 * earliest - 10
     said = f"deleted {earliest - 10} records that query 'hourly' has not read"
     assert any(said in message for message in caplog.messages)
+
+
+def test_what_goes_by_age_and_size_is_counted_once(
+    store: Log, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(store, clock)
+    retention = retention_of(store, "flights=97.5s,15kB", "*=1s", Query(A=0, B=0))
+    once(retention)
+    assert held(store) == {A: (50, 60), B: (50, 60), OTHER: (0, 60)}
+    assert retention.counts.records == retention.counts.unread == 100
+    assert [each.args["records"] for each in caplog.records] == [30, 30, 20, 20]  # type: ignore[index, call-overload]
 
 
 def test_what_waits_for_the_archive_is_not_said_to_be_gone(

@@ -29,8 +29,7 @@ WON = Epoch(3, 0xC, 1, 4, OLD.digest)
 
 def written(log: Log, epoch: Epoch, offset: int, count: int, name: str) -> list[bytes]:
     found = values(count, name)
-    batch = RecordBatch.of(TP, offset, found)
-    log.append([RecordBatch(TP, offset, batch.values, epoch=epoch)])
+    log.append([replace(RecordBatch.of(TP, offset, found), epoch=epoch)])
     return found
 
 
@@ -179,8 +178,7 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
 ) -> None:
     lost = LOST._replace(start=100)
     for first, epoch in ((0, OLD), (100, lost), (200, lost)):
-        batch = RecordBatch.of(TP, first, large(100, "old"))
-        store.append([RecordBatch(TP, first, batch.values, epoch=epoch)])
+        store.append([replace(RecordBatch.of(TP, first, large(100, "old")), epoch=epoch)])
     reading, reads = Environment.reading, []
 
     @contextlib.contextmanager
@@ -191,8 +189,7 @@ def test_who_reads_meanwhile_gets_one_history_never_a_mixture(
         reads.append(env)
         if len(reads) == after:
             won = RecordBatch.of(TP, 100, large(200, "won"))
-            epoch = WON._replace(start=100)
-            store.write([SetAside(TP, 100), RecordBatch(TP, 100, won.values, epoch=epoch)])
+            store.write([SetAside(TP, 100), replace(won, epoch=WON._replace(start=100))])
 
     with store.snapshot() as snapshot:
         monkeypatch.setattr(Environment, "reading", replaced)
@@ -254,8 +251,7 @@ def test_a_whole_partition_is_set_aside_where_it_is(store: Log, start: int) -> N
     """It may be larger than the free space of the disk; the winner writes elsewhere."""
     old = [*large(100, "old"), *large(100, "more"), *values(50)]
     for first, count in ((0, 100), (100, 100), (200, 50)):
-        batch = RecordBatch.of(TP, first, old[first : first + count])
-        store.append([replace(batch, epoch=OLD)])
+        store.append([replace(RecordBatch.of(TP, first, old[first : first + count]), epoch=OLD)])
     store.trim(TP, 150)
     store.write([stage([b"staged"], 250)])
     before = store.space().file_bytes - store.space().free_bytes

@@ -94,15 +94,14 @@ except ConfigError as error:
 
 
 def said(*pieces: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", "".join(pieces)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ended(*pieces)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def ended(*pieces: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "".join(pieces)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("module", ["gevent.thread", "eventlet.green.thread", "another"])
@@ -127,13 +126,7 @@ def test_queues_of_greenlets_are_refused_too() -> None:
 
 def test_the_command_line_says_so() -> None:
     cli = "from dafka_core.cli import main\nmain(['status', '--tower', '127.0.0.1:1:1'])"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{GREENLETS}\npatch('gevent.thread')\n{cli}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ended(f"{GREENLETS}\npatch('gevent.thread')\n{cli}")
     assert done.returncode == 2
     assert done.stderr.startswith("dafka: module 'threading' = 'gevent.thread': is patched")
 

@@ -106,14 +106,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("names")
 def test_ipv4_is_the_first_family_of_a_name() -> None:
     assert [numeric_host(each[4]) for each in resolve("both")] == ["127.0.0.1", "::1"]
-    families = {name: is_ipv6(name) for name in ("both", "six", "nowhere", "[::1]", "127.0.0.1")}
-    assert families == {
-        "both": False,
-        "six": True,
-        "nowhere": False,
-        "[::1]": True,
-        "127.0.0.1": False,
-    }
+    names = ("both", "six", "nowhere", "[::1]", "127.0.0.1")
+    assert [name for name in names if is_ipv6(name)] == ["six", "[::1]"]
 
 
 def test_the_scope_of_a_link_belongs_to_its_address() -> None:
