@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import parse_towers
 from dafka_core.config.options import parse_str
 from dafka_core.model.name_limits import parse_partition, parse_topic
@@ -34,9 +33,6 @@ from dafka_core.model.positions import (
 )
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.model.timestamps import shown_time
-
-ALL_STORES: Final = EVERY_STORE
-"""For ``acks``: every reachable store with Arrow Flight, and at least one."""
 
 UNLIMITED_BYTES: Final = 1 << 62
 

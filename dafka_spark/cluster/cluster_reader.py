@@ -103,8 +103,7 @@ class _FlightReader(Closing):
     def read(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:
         raise self._refusal
 
-    def times(self, tp: TopicPartition, start: int, end: int, *, timeout_s: float) -> NoReturn:
-        raise self._refusal
+    times = read
 
     def close(self) -> None:
         pass  # each request has a connection of its own

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple, TypeVar
 
+from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.errors import ConfigError, NoStoreError, NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -18,7 +19,6 @@ from dafka_spark.cluster import cluster_reader, connections, timing
 from dafka_spark.cluster.cluster_reader import remember, remembered
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_types import ALL_STORES
 from dafka_spark.options import MeshAddress
 
 _log = logging.getLogger("dafka_spark")
@@ -189,8 +189,8 @@ class StoreSession(Closing):
     ) -> None:
         """Wait until ``acks`` stores have all of these transactions on disk.
 
-        With ``ALL_STORES`` these are the stores of the session, renewed when one is lost; one store
-        is enough when the others are gone.  A store that catches up is waited for while it makes
+        ``EVERY_STORE`` means the stores of the session, renewed when one is lost; one store is
+        enough when the others are gone.  A store that catches up is waited for while it makes
         progress.  ``holder`` has committed them, if it is known.
         """
         have = {holder} if holder else set()
@@ -201,7 +201,7 @@ class StoreSession(Closing):
             is_lost = False
             for client in clients:
                 store = client.location.store
-                if store in have or (acks != ALL_STORES and len(have) >= acks):
+                if store in have or (acks != EVERY_STORE and len(have) >= acks):
                     continue
                 before = behind.get(store, _Behind(written, 0))
                 try:
@@ -219,7 +219,7 @@ class StoreSession(Closing):
                 behind[store] = now
             others = {client.location.store for client in clients} - have
             all_have = bool(have) and not others and (given_up.is_over or not self.silent)
-            if all_have if acks == ALL_STORES else len(have) >= acks:
+            if all_have if acks == EVERY_STORE else len(have) >= acks:
                 return
             if deadline.is_over:
                 tp, last = written[-1]

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -256,10 +256,9 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a query without a checkpoint (``startingOffsets``).
 
-        Spark calls this again when it repeats a first batch, and ignores the result: the end of
-        that batch holds its start.  So ``latestOffset``, which Spark does not call in that case,
-        raises the error for ``startingOffsets`` beyond the end of a partition, which may look
-        shorter now.
+        Spark calls this again when it plans or repeats the first batch, and the end of that batch
+        holds its start.  So ``latestOffset``, which Spark does not call before it repeats a batch,
+        raises the error for ``startingOffsets`` beyond a partition's end: it may look shorter now.
         """
         bound, begun_us = self._options.starting(AT_LATEST), time.time_ns() // 1_000
         heads = self._refresh(thorough=True) if self._frozen is None else self._frozen
@@ -347,12 +346,10 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
             ends = {tp: max(info.end, self._read.get(tp, 0)) for tp, info in heads.items()}
             waiting = {tp: end - self._read.get(tp, end) for tp, end in ends.items()}
             report = SourceOffset({**self._read, **ends}).report()
-            lag = self._lag.of(waiting, self._sizes)
+            sizes = partial(self._limit.sizes, firsts=self._read, holders=self._snapshot.holders)
+            lag = self._lag.of(waiting, sizes)
             self._report = {**report, "lag": lag, "source": described(self._options)}
         return self._report
-
-    def _sizes(self, waiting: Waiting) -> Sizes:
-        return self._limit.sizes(waiting, self._read, self._snapshot.holders)
 
     def _end(self, start: dict[str, Any], heads: Heads, limit: ReadLimit) -> dict[str, Any]:
         begin = self._parse(start)

@@ -184,12 +184,33 @@ class MeshSource:
         limits = self.options.max_records_per_batch, self.options.max_bytes_per_batch
         bounds, timeout_s = (wanted.tp, wanted.start, wanted.end), self.options.fetch_timeout_s
         with self.connect(self.options.mesh_address) as reader:
-            batches = _of_history(reader.read(*bounds, timeout_s=timeout_s), wanted)
+            batches = self._of_history(reader.read(*bounds, timeout_s=timeout_s), wanted)
             if self.times:
                 written = reader.times(*bounds, timeout_s=timeout_s)
                 batches = _with_times(batches, wanted, written)
             for batch in coalesce(batches, *limits):
                 yield from batch.split(*limits)
+
+    def _of_history(
+        self, batches: Iterable[RecordBatch], wanted: OffsetRange
+    ) -> Iterator[RecordBatch]:
+        """Yield the batches; raise HistoryChangedError at one of a producer that took over since.
+
+        Raise DafkaError if they are older, and no store that answers knows the newest producer.
+        """
+        newest = max(wanted.life, wanted.after)
+        for batch in batches:
+            epoch = batch.epoch
+            for life, end in ((wanted.after, wanted.start), (wanted.life, wanted.end)):
+                if epoch is not None and NO_LIFE < life < epoch.life and epoch.start < end:
+                    raise HistoryChangedError(*wanted.tp, epoch.start, None, CHANGED, end)
+            if epoch is not None and epoch.life < newest:
+                held = merge_heads(self.heads(wanted.topic)).get(wanted.tp)
+                if held is not None and NO_LIFE < held.life < newest:
+                    why = f"no store that answers has records of life {newest.number} yet"
+                    raise DafkaError(f"{wanted.tp}: {why}")
+                newest = NO_LIFE  # one question is enough
+            yield batch
 
     def heads(self, topic: str) -> list[PartitionInfo]:
         """See ``RecordSource``."""
@@ -246,16 +267,6 @@ def _with_times(
 def _record_range(wanted: OffsetRange) -> RecordRange:
     life, after = (None if each == NO_LIFE else each for each in (wanted.life, wanted.after))
     return RecordRange(*wanted.tp, wanted.start, wanted.end, life, after)
-
-
-def _of_history(batches: Iterable[RecordBatch], wanted: OffsetRange) -> Iterator[RecordBatch]:
-    """Yield the batches; raise HistoryChangedError at one of a producer that took over since."""
-    for batch in batches:
-        epoch = batch.epoch
-        for life, end in ((wanted.after, wanted.start), (wanted.life, wanted.end)):
-            if epoch is not None and NO_LIFE < life < epoch.life and epoch.start < end:
-                raise HistoryChangedError(*wanted.tp, epoch.start, None, CHANGED, end)
-        yield batch
 
 
 def _why_not_local(location: StoreLocation) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dafka_core.errors import StoreUnreachableError
+from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.model.epochs import Epoch, EpochId
 from dafka_core.model.log_entries import SetAside
-from dafka_core.model.records import RecordBatch
+from dafka_core.model.records import PartitionInfo, RecordBatch
 from dafka_core.model.values import Values
 from dafka_core.testing import wait_until
 from dafka_spark.cluster import timing
@@ -226,11 +226,28 @@ def test_an_older_history_does_not_continue_a_query(
         assert "store new was the last one that had it" in str(loss)
         new.start(port)
         write(new, NEW, 5)
-        wait_until(lambda: stream.latestOffset(read, ALL) != read)
-    else:
-        wait_until(lambda: stream.latestOffset(read, ALL) != read)
+    wait_until(lambda: stream.latestOffset(read, ALL) != read)
     after = stream.latestOffset(read, ALL)
     assert values(stream, read, after) == (of(NEW, 90, 95) if fails else of(OLD, 90, 100))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_older_lives_over_the_mesh_belong_to_a_history_that_a_store_knows(
+    patch: Patch, *, is_known: bool
+) -> None:
+    """A store may have more records of the older producer than the newer one continued."""
+    mesh = Mesh()
+    mesh.add(A, 120)
+    mesh.epoch = OLD
+    stream = reader(mesh, fetch="mesh")
+    start = {"topics": {"t": {"A": 0}}, "start": {}, "version": 4}
+    end = {**start, "topics": {"t": {"A": 50}}, "lives": {"t": {"A": [*NEW.life]}}}
+    if is_known:
+        patch.setattr(mesh, "partitions", lambda *_, **__: [PartitionInfo(*A, 0, 90, NEW.life)])
+        assert values(stream, start, end) == [str(offset) for offset in range(50)]
+    else:
+        with pytest.raises(DafkaError, match="no store that answers has records of life 9"):
+            values(stream, start, end)
 
 
 def test_newer_lives_over_the_mesh_are_a_change() -> None:

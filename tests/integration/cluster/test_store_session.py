@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer
+from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import NotAcknowledgedError, StoreUnreachableError
 from dafka_core.flight.store_client import StoreClient
@@ -25,7 +26,6 @@ from dafka_core.testing import PATIENCE_S, wait_until
 from dafka_spark.cluster import cluster_reader, connections, timing
 from dafka_spark.cluster.store_registry import StoreRegistry
 from dafka_spark.cluster.timing import Deadline
-from dafka_spark.option_types import ALL_STORES
 from dafka_spark.options import MeshAddress
 from dafka_spark.sink.store_session import StoreSession
 from tests.forked import ForkedCluster
@@ -200,7 +200,7 @@ def test_a_store_that_catches_up_is_waited_for(
         assert len(again) >= steps - 1
         return
     with pytest.raises(NotAcknowledgedError) as caught:
-        session.wait_for_acks(written, ALL_STORES, holder, Deadline(0.5))
+        session.wait_for_acks(written, EVERY_STORE, holder, Deadline(0.5))
     (note,) = caught.value.__notes__
     assert f"store {other} has " in note
     assert "up to offset 0, and others up to 10" in note

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import ProducerOptions, ReaderOptions, StoreOptions
 from dafka_core.errors import HIDDEN, ConfigError
-from dafka_spark.option_types import ALL_STORES
 from dafka_spark.options import KAFKA_OPTIONS, Decision, SinkOptions, SourceOptions, kafka_option
 from scripts.options import kafka_table
 
@@ -33,7 +33,7 @@ def test_a_jobs_options_are_mapped_or_ignored(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize(
-    ("kafkas", "acks"), [("all", ALL_STORES), ("-1", ALL_STORES), ("1", 1), ("0", 1), ("2", 2)]
+    ("kafkas", "acks"), [("all", EVERY_STORE), ("-1", EVERY_STORE), ("1", 1), ("0", 1), ("2", 2)]
 )
 def test_a_producers_options(kafkas: str, acks: int, caplog: pytest.LogCaptureFixture) -> None:
     assert SinkOptions.of({"kafka.acks": kafkas}).acks_needed == acks

@@ -13,12 +13,13 @@ from unittest.mock import Mock
 import pytest
 from pyspark.sql import types
 
+from dafka_core.config.missing_stores import EVERY_STORE
 from dafka_core.config.node_options import NO_KEYS, KeyFiles, ReaderOptions
 from dafka_core.errors import ConfigError
 from dafka_core.model.positions import AT_EARLIEST, AT_LATEST, LATEST, TIME, Position
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
-from dafka_spark import DafkaDataSource, option_types
+from dafka_spark import DafkaDataSource
 from dafka_spark.cluster import cluster_reader, connections
 from dafka_spark.errors import ColumnError
 from dafka_spark.frames import spark_options
@@ -54,7 +55,7 @@ def test_a_stores_block_is_a_batch_and_all_stores_acknowledge() -> None:
     assert read().max_records_per_batch == MAX_BLOCK_RECORDS
     assert read().max_bytes_per_batch >= MAX_BLOCK_BYTES
     given = {"topic": "t", "checkpointlocation": "/c", "queryname": "q"}  # Spark adds the last two
-    assert SinkOptions.of(given).acks_needed == option_types.ALL_STORES
+    assert SinkOptions.of(given).acks_needed == EVERY_STORE
     assert SinkOptions.of({"acks": "2"}).acks_needed == 2
 
 
