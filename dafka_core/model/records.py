@@ -208,8 +208,7 @@ def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, Partitio
     """Combine the records of several stores, in the order of the partitions."""
     heads: dict[TopicPartition, PartitionInfo] = {}
     for info in sorted(infos):
-        known = heads.get(info.tp)
-        heads[info.tp] = info if known is None else known.merged(info)
+        heads[info.tp] = heads[info.tp].merged(info) if info.tp in heads else info
     return heads
 
 

@@ -138,6 +138,7 @@ class BlockMerger:
         self._partitions: dict[int, tuple[int, int]] = {}
         self._buckets: dict[Bucket, None] = {}
         self._next_id: int | None = 0  # partitions from here on are not examined since opening
+        self._merged: dict[int, int] = {}  # as ``Tables.merged``, to be written
         self._damaged: set[bytes] = set()  # keys of blocks that were reported
         self._buffer = bytearray()
 
@@ -179,7 +180,10 @@ class BlockMerger:
             if merged:
                 return True
             examined += count
-        return examined >= SCAN_BLOCKS or self._merge_groups() or self._find_partitions()
+        if examined >= SCAN_BLOCKS or self._merge_groups() or self._find_partitions():
+            return True
+        self._note_merged()
+        return False
 
     def _add(self, mergeable: Iterable[tuple[int, int, int]], due: Iterable[Bucket] = ()) -> None:
         small_bytes = block_format.MAX_BLOCK_BYTES // 2
@@ -212,6 +216,7 @@ class BlockMerger:
         with self._env.reading() as tables:
             seen = list(islice(self._candidates(tables, partition_id, start), SCAN_BLOCKS))
             planned = to_merge(seen)
+            noted = tables.merged.get(partition_id)
             blocks = [self._parsed(tables, partition_id, each.first) for each in planned]
             heads = {each.first: block.head for each, block in zip(planned, blocks, strict=True)}
             if blocks:
@@ -223,9 +228,24 @@ class BlockMerger:
         if planned:
             if not self.write(lambda tables: tables.swap_blocks(partition_id, heads, merged)):
                 self._add([(partition_id, start, 0)])  # they have changed meanwhile
-        elif len(seen) == SCAN_BLOCKS and seen[-1].first > start:
+            return True, len(seen)
+        if len(seen) == SCAN_BLOCKS and seen[-1].first > start:
             self._add([(partition_id, seen[-1].first, 0)])
-        return bool(planned), len(seen)
+        end = max((each.end for each in seen if each.is_large), default=0)
+        # Not before the partition was found: earlier blocks were not examined then.
+        if end > noted and (self._next_id is None or partition_id < self._next_id):
+            self._merged[partition_id] = end
+        return False, len(seen)
+
+    def _note_merged(self) -> None:
+        noted, self._merged = self._merged, {}
+
+        def write(tables: Tables) -> None:
+            for partition_id, end in noted.items():
+                tables.merged.put(partition_id, end)
+
+        if noted:
+            self._env.write(write)
 
     def _candidates(
         self, tables: Tables, partition_id: int, start: int
@@ -266,9 +286,10 @@ class BlockMerger:
         if self._next_id is None:
             return False
         with self._env.reading() as tables:
-            found = list(islice(tables.ids_with_blocks(self._next_id), SCAN_BLOCKS))
-        self._next_id = found[-1] + 1 if len(found) == SCAN_BLOCKS else None
-        self._add((partition_id, 0, 0) for partition_id in found)
+            ids = islice(tables.ids_with_blocks(self._next_id), SCAN_BLOCKS)
+            found = [(each, tables.merged.get(each), 0) for each in ids]
+        self._next_id = found[-1][0] + 1 if len(found) == SCAN_BLOCKS else None
+        self._add(found)
         return True
 
 
@@ -437,10 +458,9 @@ class Healer:
             groups = tables.area.damaged(row.id) if row else []
             ids = {each.tp: each.id for each in tables.all_rows()} if groups else {}
         whole: list[bytes] = []
-        for key, bucket in groups:
-            held = [each for each, number in ids.items() if number in bucket]
-            if not [each for each in held if not self._is_complete(each)]:
-                whole.append(key)
+        for key, bucket in groups:  # each partition is checked, to be noted
+            complete = [self._is_complete(each) for each, number in ids.items() if number in bucket]
+            whole += [key] if all(complete) else []
         if whole:
             self._env.write(lambda tables: tables.area.rewrite(whole))
 
@@ -476,7 +496,7 @@ class Healer:
                 raise tables.damaged_block(tp, old.first, why)
             tables.delete_blocks(row.id, [old.first])
         tables.area.cut(row.id, start, batch.end)
-        tables.cold.lower(row.id, start)
+        tables.scan_again(row.id, start)
         assert batch.times is not None
         for number, packed in build_blocks(batch.values, batch.times, newest_us):
             tables.put_block(row.id, start + number, packed)

@@ -123,15 +123,13 @@ class Environment(ProcessBound):
     def lease(self, work: Callable[[Snapshot], T]) -> tuple[T, Lease | None]:
         """Return ``work``'s result for a moment of the log, and a lease of its pages, if any."""
         with self._using() as opened:
-            txn = opened.env.begin(buffers=True)
+            txn, lease = opened.env.begin(buffers=True), None
             try:
                 found = work(Snapshot(opened, txn))
                 lease = self._leases.grant(txn, self._written_bytes)
-            except BaseException:
-                txn.abort()
-                raise
-            if lease is None:
-                txn.abort()
+            finally:
+                if lease is None:
+                    txn.abort()
             return found, lease
 
     def end_lease(self, lease_id: str) -> None:

@@ -44,7 +44,6 @@ GENESIS: Final = bytes(32)  # the predecessor of a partition's first link
 
 _PREFIX: Final = b"link "
 _KEY: Final = struct.Struct(">QQ")
-_ID: Final = slice(len(_PREFIX), len(_PREFIX) + _KEY.size // 2)
 _FACTS: Final = struct.Struct("<QQQQ")
 _LINK: Final = struct.Struct("<QQQ32s32s32s")
 
@@ -131,15 +130,13 @@ class Links:
         found = cursor.set_range(_key(partition_id, before))
         if not (cursor.prev() if found else cursor.last()):
             return None
-        return _parsed(partition_id, bytes(cursor.key()), cursor.value())
+        key = bytes(cursor.key())
+        return _parsed(key, cursor.value()) if key.startswith(_prefix(partition_id)) else None
 
     def starting(self, partition_id: int, start: int) -> Iterator[Link]:
         """Yield those that begin at or after an offset, in order."""
-        begin = _key(partition_id, start)
-        for key, value in self._meta.scan(_PREFIX + begin[_ID], begin):
-            found = _parsed(partition_id, key, value)
-            assert found is not None
-            yield found
+        for key, value in self._meta.scan(_prefix(partition_id), _key(partition_id, start)):
+            yield _parsed(key, value)
 
     def put(self, partition_id: int, link: Link) -> None:
         """Write a link, replacing one that begins there."""
@@ -162,10 +159,11 @@ def _key(partition_id: int, start: int) -> bytes:
     return _PREFIX + _KEY.pack(partition_id, start)
 
 
-def _parsed(partition_id: int, key: bytes, value: memoryview) -> Link | None:
-    """Return the link of an entry; None if it is not the partition's."""
-    if not key.startswith(_PREFIX + _key(partition_id, 0)[_ID]):
-        return None
+def _prefix(partition_id: int) -> bytes:
+    return _key(partition_id, 0)[: len(_PREFIX) + _KEY.size // 2]
+
+
+def _parsed(key: bytes, value: memoryview) -> Link:
     start = _KEY.unpack(key[len(_PREFIX) :])[1]
     if len(value) != _LINK.size:  # it continues none, and a check reports it
         return Link(start, start, 0, 0, b"", b"", b"")

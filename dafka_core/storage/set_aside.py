@@ -65,7 +65,7 @@ class AsideArea:
             tables.links.cut(row.id, start)
             tables.area.cut(row.id, start)
             tables.area.trim(row.id, min(row.earliest, start))
-            tables.cold.lower(row.id, start)
+            tables.scan_again(row.id, start)
         if offset < row.end:
             self._list.put(_ID.pack(aside_id), content)
         last, committed = row.last_transaction, row.committed

@@ -217,6 +217,8 @@ class Tables:
         self.notes = Notes(self.meta)
         self.cold = OffsetTable(self.meta, b"cold of ")
         """The offsets up to which partitions' blocks were scanned for compression."""
+        self.merged = OffsetTable(self.meta, b"merged of ")
+        """The offsets up to which partitions have no blocks to merge."""
         self.links = Links(self.meta)
         self.changed: set[TopicPartition] = set()
         """The partitions with changes that readers may see."""
@@ -493,6 +495,11 @@ class Tables:
         """Write a block, replacing one that begins there."""
         self._blocks.put(BLOCK_KEY.pack(partition_id, first), packed)
         self.mergeable.append((partition_id, first, len(packed)))
+
+    def scan_again(self, partition_id: int, start: int) -> None:
+        """Have blocks from an offset on, which were replaced, compressed and merged again."""
+        self.cold.lower(partition_id, start)
+        self.merged.lower(partition_id, start)
 
     def swap_blocks(self, partition_id: int, heads: dict[int, bytes], merged: memoryview) -> bool:
         """Replace blocks by ``merged``; return False, without effect, if they have changed.

@@ -17,7 +17,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import PartitionInfo, TopicPartition
 from dafka_core.storage import Log, block, block_rewriter, entry_writer
-from dafka_core.storage.block import Block
+from dafka_core.storage.block import Block, Header, header_of
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
@@ -94,6 +94,31 @@ def test_blocks_from_before_the_log_was_opened_are_found(
         put(store, *[1] * 8)
         merged(store)
         assert len(counts(store)) <= 6
+
+
+def test_blocks_are_examined_once_although_the_log_is_opened_again(
+    store: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, *[600] * 20, 1, 2, 600, *[1] * 7)
+    merged(store)
+    put(store, 600)
+    store.close()
+    looked_at: list[int] = []
+
+    def counted(packed: memoryview) -> Header:
+        looked_at.append(len(packed))
+        return header_of(packed)
+
+    monkeypatch.setattr(block_rewriter, "header_of", counted)
+    with Log(store.directory) as again:
+        assert merged(again) > 1
+        assert counts(again)[-3:] == [600, 7, 600]
+        assert 0 < len(looked_at) < 20
+        again.write([SetAside(TP, 700)])
+        put(again, 1, 2, 600)
+    with Log(store.directory) as again:
+        merged(again)
+        assert counts(again) == [600, 103, 600]
 
 
 def test_a_stretch_longer_than_a_scan_ends(store: Log, monkeypatch: pytest.MonkeyPatch) -> None:
