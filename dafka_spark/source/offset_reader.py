@@ -172,7 +172,7 @@ class OffsetReader:
         for tp, position in bound.limit.partitions.items():
             known = heads.get(tp)
             if position.base == OFFSET and position.number > (known.end if known else 0):
-                why = f"no store has {tp}"
+                why = f"no store has {tp}; partitions have the UUIDs that 'dafka heads' lists"
                 if known:
                     why = f"{tp} has offsets {known.earliest} up to, not including, {known.end}"
                 raise ConfigError(bound.option, position.number, why)
