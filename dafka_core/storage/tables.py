@@ -179,6 +179,9 @@ _STAGED_KEY = b"tail of "
 """With a partition's id, the key in the table ``meta`` of the names of a partition with staged
 records, so that such partitions need no search."""
 
+MARKS: Final = (b"cold of ", b"merged of ")
+"""The first bytes of the keys of ``Tables.cold`` and ``Tables.merged``."""
+
 T = TypeVar("T")
 
 
@@ -215,9 +218,9 @@ class Tables:
         self.area = AppendArea(self.meta, self._blocks, self.mergeable)
         self.lives = Lives(self.meta)
         self.notes = Notes(self.meta)
-        self.cold = OffsetTable(self.meta, b"cold of ")
+        self.cold = OffsetTable(self.meta, MARKS[0])
         """The offsets up to which partitions' blocks were scanned for compression."""
-        self.merged = OffsetTable(self.meta, b"merged of ")
+        self.merged = OffsetTable(self.meta, MARKS[1])
         """The offsets up to which partitions have no blocks to merge."""
         self.links = Links(self.meta)
         self.changed: set[TopicPartition] = set()
