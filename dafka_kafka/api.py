@@ -217,11 +217,19 @@ class Feature:
             each.cancel()
         await asyncio.gather(*self._works, return_exceptions=True)
 
-    async def to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Complete the work even if the client disconnects: half of it would remain otherwise."""
-        task = asyncio.create_task(work)
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Work in the background, until the feature closes."""
+        return self.hold(asyncio.create_task(work))
+
+    def hold(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
+        """Cancel a task when the feature closes."""
         self._works.add(task)
         task.add_done_callback(self._works.discard)
+        return task
+
+    async def to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Complete the work even if the client disconnects: half of it would remain otherwise."""
+        task = self.begin(work)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -229,7 +237,7 @@ class Feature:
             raise
 
     @cached_property
-    def _works(self) -> set[asyncio.Task[None]]:
+    def _works(self) -> set[asyncio.Task[Any]]:
         return set()
 
 

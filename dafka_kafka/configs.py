@@ -379,16 +379,11 @@ class Configs(Feature):
             raise RefusedError(refusal, WHY)
         if asked.resource_type != Resource.TOPIC:
             raise RefusedError(KafkaError.INVALID_REQUEST, UNCHANGED)
-        self._check_exists(asked.resource_name)
+        self._node.registry.check_exists(asked.resource_name)
         values = values_of(self._node, asked.configs)
         if not validate_only:
             # A later change must not overtake it, and both kinds of configs are set, or none.
             await self.to_its_end(set_configs(self._node, asked.resource_name, values, anew=anew))
-
-    def _check_exists(self, topic: str) -> None:
-        if not self._node.registry.exists(topic):
-            why = f"topic {topic!r} does not exist"
-            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
 
     def _described(self, asked: Any, refusal: KafkaError) -> Answer:
         named = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
@@ -415,7 +410,7 @@ class Configs(Feature):
         """Return the configs of a resource; raise RefusedError if it has none here."""
         own = self._node.gateways.own.node_id
         if kind == Resource.TOPIC:
-            self._check_exists(name)
+            self._node.registry.check_exists(name)
             return topic_configs(self._node, name)
         if kind != Resource.BROKER:
             raise RefusedError(KafkaError.INVALID_REQUEST, "only topics and brokers have configs")

@@ -198,7 +198,7 @@ _log: Final = logging.getLogger("dafka.kafka")
 
 
 def readable(
-    node: GatewayNode, topic: str, number: int, leader_epoch: int
+    node: GatewayNode, topic: str, number: int, leader_epoch: int = NO_EPOCH
 ) -> TopicPartition | KafkaError:
     """Return the partition with this number in a topic, or why it can't be read here.
 

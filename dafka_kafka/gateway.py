@@ -163,7 +163,7 @@ def _features(node: GatewayNode, users: Users | None) -> list[Feature]:
         Metadata(node),
         NotInUse(),
         produce,
-        Topics(node, settle=produce.settle, forget=groups.forget_topic),
+        Topics(node, settle=produce.settle, forget=groups.coordinator.forget_topic),
     ]
 
 

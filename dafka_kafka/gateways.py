@@ -123,10 +123,6 @@ class Gateways:
         """Return the live gateway chosen for a key."""
         return self.ranked(key)[0]
 
-    def controller(self) -> GatewayInfo:
-        """Return the gateway reported as controller; all gateways report the same one."""
-        return self.chosen(GATEWAYS_TOPIC)
-
     def ranked(self, key: str) -> list[GatewayInfo]:
         """Return all live gateways, ranked for a key."""
         live = {each.address: each for each in self.live()}

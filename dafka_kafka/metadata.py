@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dafka_core.errors import ProtocolError
+from dafka_core.security.throttles import LogThrottle
 from dafka_kafka.api import (
     Answer,
     Api,
@@ -21,14 +21,12 @@ from dafka_kafka.api import (
 )
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.gateways import GATEWAYS_TOPIC
 from dafka_kafka.registry_table import NumberedPartition
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
 from dafka_kafka.users import TOPIC_OPERATIONS, Operation, Resource
 
 CREATION_S: Final = 5.0  # longest wait for the creation of a requested topic; the client asks again
-
-SAY_AGAIN_S: Final = 30.0
-"""Interval between warnings about topics that can't be created: clients retry."""
 
 MOST_INLINE: Final = 1_000
 """Partitions in a response that is made in the loop, in about 20 ms; larger ones use a thread."""
@@ -50,7 +48,7 @@ class Metadata(Feature):
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
         self._registry = node.registry
-        self._said_s = float("-inf")
+        self._said = LogThrottle()
 
     @serves(Api.METADATA, range(14))
     async def _metadata(self, request: Any, client: Client) -> Response:
@@ -170,10 +168,8 @@ class Metadata(Feature):
             async with asyncio.timeout(CREATION_S):
                 await work
         except (RefusedError, TimeoutError) as error:
-            now = time.monotonic()
-            if now >= self._said_s + SAY_AGAIN_S:
-                self._said_s = now
-                why = getattr(error, "why", f"it takes more than {CREATION_S:.0f} s")
+            why = getattr(error, "why", f"it takes more than {CREATION_S:.0f} s")
+            if self._said.is_new(why):  # clients retry
                 _log.warning("a topic for Kafka clients cannot be made: %s", why)
 
     def _answer(
@@ -198,7 +194,7 @@ class Metadata(Feature):
         gateways = self._node.gateways
         return {
             "cluster_id": self._registry.table.cluster_id,
-            "controller_id": gateways.controller().node_id,
+            "controller_id": gateways.chosen(GATEWAYS_TOPIC).node_id,  # all name the same one
             "brokers": [
                 {number: each.node_id, "host": each.host, "port": each.port}
                 for each in gateways.live()

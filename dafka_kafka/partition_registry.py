@@ -399,6 +399,13 @@ class RegistryLease:
         self.producer.publish_many([each.packed() for each in records])
 
 
+def check_more(topic: str, known: int, count: int) -> None:
+    """Raise RefusedError unless a topic with ``known`` partitions can be extended to ``count``."""
+    if count <= known:
+        why = f"topic {topic!r} has {known} partitions, and {count} are not more"
+        raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
+
+
 def _disagreement(why: str) -> RefusedError:
     why = f"stores do not agree on the partitions' numbers: {why}"
     return RefusedError(KafkaError.NOT_ENOUGH_REPLICAS, why)
@@ -591,6 +598,12 @@ class PartitionRegistry:
         found = self._stored.partitions_after(topic, None, SAMPLE) if is_numbered(topic) else ()
         return any(info.end > self.table.deleted_end(info.tp) for info in found)
 
+    def check_exists(self, topic: str) -> None:
+        """Raise RefusedError unless the topic exists."""
+        if not self.exists(topic):
+            why = f"topic {topic!r} does not exist"
+            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+
     async def create(
         self,
         topic: str,
@@ -638,14 +651,12 @@ class PartitionRegistry:
         mine: set[str] = set()
 
         def change(pending: PendingChanges) -> None:
-            if not self.exists(topic):
-                raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+            self.check_exists(topic)
             self._adopt(pending, topic)
             found = pending.table.partitions(topic)
             known = len(found)
-            if count <= known and mine.isdisjoint(map(ADDRESS, found)):
-                why = f"topic {topic!r} has {known} partitions, and {count} are not more"
-                raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
+            if mine.isdisjoint(map(ADDRESS, found)):
+                check_more(topic, known, count)
             hosts = gateways or self._hosts(topic)
             if gateways:  # the first of them hosts the first of the new partitions
                 turn = -known % len(gateways)

@@ -336,20 +336,12 @@ class Produce(Feature):
         self._states = ProducerStates()
         self._rounds = ProduceRounds(node, self._states)
         self._replication = node.replication
-        self._hosting: dict[str, asyncio.Task[None]] = {}
-        self._unheard: set[asyncio.Task[Any]] = set()  # requests of disconnected clients
+        self._hosting: set[str] = set()  # topics to which partitions are being added
         self._not_hosted: dict[str, tuple[float, RefusedError]] = {}  # time and reason
 
     async def start(self) -> None:
         """Load the states of idempotent producers."""
         self._states.restore(await self._node.in_thread(self._node.store.log.notes, NOTES))
-
-    async def close(self) -> None:
-        """Cancel work that no client waits for."""
-        ending = (*self._hosting.values(), *self._unheard)
-        for each in ending:
-            each.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
 
     async def settle(self, topic: str) -> None:
         """Wait until no write of a deleted topic is in flight."""
@@ -401,8 +393,7 @@ class Produce(Feature):
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not is_awaited and task is not None:
-                self._unheard.add(task)
-                task.add_done_callback(self._unheard.discard)
+                self.hold(task)
                 await asyncio.wait(waiting, timeout=timeout_s)
             raise
         finally:
@@ -472,7 +463,8 @@ class Produce(Feature):
         if tried is not None and time.monotonic() < tried[0] + ASK_AGAIN_S:
             return tried[1]
         if topic not in self._hosting:
-            self._hosting[topic] = asyncio.create_task(self._extend(topic, owner))
+            self._hosting.add(topic)
+            self.begin(self._extend(topic, owner))
         why = "it is a Dafka producer's, and one is made beside it to which clients write"
         return RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, why)
 
@@ -486,7 +478,7 @@ class Produce(Feature):
             self._not_hosted[topic] = time.monotonic(), refused
             _log.warning("no partition of %r is made for Kafka clients: %s", topic, refused.why)
         finally:
-            del self._hosting[topic]
+            self._hosting.discard(topic)
 
     async def _replicated(
         self, parts: list[_Part], outcomes: list[Written | RefusedError | None], deadline: float

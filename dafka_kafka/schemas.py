@@ -242,10 +242,9 @@ def empty_response(api_key: int, version: int, error: int, why: str | None) -> A
 def error_response(api_key: int, version: int, error: int) -> Any | None:
     """Return a response with an error only; None if it has no field for one."""
     kind = _RESPONSES.get(api_key)
-    if kind is None or not 0 <= version <= kind.max_version:
-        return None
-    is_told = _has(kind, "error_code", version)
-    return kind(version=version, error_code=int(error)) if is_told else None
+    is_known = kind is not None and 0 <= version <= kind.max_version
+    is_told = is_known and _has(kind, "error_code", version)
+    return empty_response(api_key, version, error, None) if is_told else None
 
 
 def _has(kind: Any, field: str, version: int) -> bool:

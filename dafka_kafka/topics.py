@@ -40,8 +40,9 @@ from dafka_kafka.configs import (
     values_of,
 )
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.fetch import say_damaged
+from dafka_kafka.fetch import readable, say_damaged
 from dafka_kafka.gateway_node import GatewayNode
+from dafka_kafka.partition_registry import check_more
 from dafka_kafka.users import Operation
 
 MAX_NAME_BYTES: Final = 249  # Kafka's limit
@@ -213,13 +214,9 @@ class Topics(Feature):
         if times > 1:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the request has this topic twice")
         registry = self._node.registry
-        if not registry.exists(topic.name):
-            why = f"topic {topic.name!r} does not exist"
-            raise RefusedError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, why)
+        registry.check_exists(topic.name)
         known, count = len(registry.table.partitions(topic.name)), _checked(topic.count)
-        if count <= known:
-            why = f"topic {topic.name!r} has {known} partitions, and {count} are not more"
-            raise RefusedError(KafkaError.INVALID_PARTITIONS, why)
+        check_more(topic.name, known, count)
         gateways = self._assigned(topic.assignments) if topic.assignments is not None else []
         if gateways and len(gateways) != count - known:
             why = f"{count - known} partitions are to be added, and {len(gateways)} are assigned"
@@ -320,19 +317,16 @@ class Topics(Feature):
         ]
 
     def _bound(self, topic: str, asked: Any) -> _Bound:
-        found = self._node.registry.table.get(topic, asked.partition_index)
-        if found is None:
-            return _Bound(None, error=KafkaError.UNKNOWN_TOPIC_OR_PARTITION)
-        gateways = self._node.gateways
-        if gateways.leader(found) != gateways.own:
-            return _Bound(None, error=KafkaError.NOT_LEADER_OR_FOLLOWER)
-        end = self._node.watermark(found.tp, self._node.store.log.end(found.tp))
+        found = readable(self._node, topic, asked.partition_index)
+        if isinstance(found, KafkaError):
+            return _Bound(None, error=found)
+        end = self._node.watermark(found, self._node.store.log.end(found))
         if end is None:
             return _Bound(None, error=KafkaError.NOT_ENOUGH_REPLICAS)
         before = end if asked.offset == HIGH_WATERMARK else asked.offset
         if not 0 <= before <= end:
             return _Bound(None, error=KafkaError.OFFSET_OUT_OF_RANGE)
-        return _Bound(found.tp if end else None, before)
+        return _Bound(found if end else None, before)
 
     def _trim(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Trim partitions at all reachable stores; return their first remaining offsets.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from dafka_core.nodes.store import Store
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
-from dafka_kafka.groups.group import Group, GroupLimits
+from dafka_kafka.groups.group import Group
 from dafka_kafka.groups.offsets import (
     DELETED,
     OFFSETS_TOPIC,
@@ -244,6 +244,10 @@ EMPTY_MS: Final = 600_000
 clients may describe and delete a group that they have just left."""
 
 
+Begin = Callable[[Coroutine[Any, Any, None]], object]
+"""Works in the background, until the gateway closes."""
+
+
 class Coordinator:
     """Coordinates the groups that rendezvous hashing assigns to this gateway.
 
@@ -252,23 +256,16 @@ class Coordinator:
     COORDINATOR_LOAD_IN_PROGRESS. Runs in the gateway's loop.
     """
 
-    def __init__(self, node: GatewayNode, log: OffsetLog) -> None:
-        options = node.options
+    def __init__(self, node: GatewayNode, log: OffsetLog, begin: Begin) -> None:
         self.log = log
+        self._begin = begin
         self.offsets = log.offsets
-        self._limits = GroupLimits(
-            options.group_rebalance_delay_ms / 1000,
-            options.group_min_session_timeout_ms / 1000,
-            options.group_max_session_timeout_ms / 1000,
-            options.group_max_size,
-        )
         self._node = node
         self._gateways = node.gateways
         self._groups: dict[str, Group] = {}
         self._due: dict[str, float] = {}  # by group, the time of its next check, or earlier
         self._live: frozenset[str] = frozenset()  # the gateways whose records are read
         self._woken = asyncio.Event()
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Start the timers."""
@@ -276,10 +273,7 @@ class Coordinator:
             self._begin(work)
 
     async def close(self) -> None:
-        """Close; waiting clients are told to find another coordinator."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Close, after its work has ended; waiting clients are told to find another coordinator."""
         for group in [*self._groups.values()]:
             self._end(group, KafkaError.COORDINATOR_NOT_AVAILABLE)
         await self.log.close()
@@ -315,7 +309,7 @@ class Coordinator:
         if found is None:
             if not self.offsets.is_there(group_id) and self._count() >= MAX_GROUPS:
                 return KafkaError.GROUP_MAX_SIZE_REACHED
-            found = Group(group_id, self._limits)
+            found = Group(group_id, self._node.options)
             if (kept := self.offsets.generation(group_id)) is not None:
                 found.restore(self.now(), kept)
             self.log.taken_over.pop(group_id, None)
@@ -496,8 +490,3 @@ class Coordinator:
             # No loss: its members would join again at another gateway.
             _log.warning("the members of group %r could not be kept: %s", group.group_id, error)
         self._forget_unused(group)
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

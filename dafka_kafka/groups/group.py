@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from dafka_core.model.json_message import Natural
 from dafka_kafka.errors import KafkaError
+from dafka_kafka.options import KafkaOptions
 
 # The states of a consumer group, by Kafka's names, and its actions. ``Group`` implements this
 # table; tests compare both.
@@ -331,44 +332,13 @@ MAX_GROUP_BYTES: Final = 4 << 20
 """Size of all members' metadata and assignments: the leader's answer contains all metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
-    """The limits of a group.
-
-    ``delay_s`` is how long an empty group waits for more members after the first one.
-    """
-
-    delay_s: float = 3.0
-    min_session_s: float = 6.0
-    max_session_s: float = 1_800.0
-    max_members: int = 1_000
-
-    def refusal(
-        self, asked: Joining, members: Collection[Member], protocol_type: str
-    ) -> KafkaError | None:
-        """Return the error for a client that can't join these members."""
-        if not self.min_session_s <= asked.session_s <= self.max_session_s:
-            return KafkaError.INVALID_SESSION_TIMEOUT
-        names = {name for name, _ in asked.protocols}
-        if not asked.protocol_type or not names:
-            return KafkaError.INCONSISTENT_GROUP_PROTOCOL
-        if members:
-            common = common_protocols(members)
-            if asked.protocol_type != protocol_type or names.isdisjoint(common):
-                return KafkaError.INCONSISTENT_GROUP_PROTOCOL
-        others = [each for each in members if each.member_id != asked.member_id]
-        if asked.size_bytes + sum(each.size_bytes for each in others) > MAX_GROUP_BYTES:
-            return KafkaError.GROUP_MAX_SIZE_REACHED
-        return None
-
-
 _LEAST_WAIT_S: Final = 1.0  # so that client timeouts of zero don't end a rebalance before it begins
 
 
 class Group:
     """One group. ``on_time`` ends sessions and rebalances."""
 
-    def __init__(self, group_id: str, limits: GroupLimits | None = None) -> None:
+    def __init__(self, group_id: str, options: KafkaOptions) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
@@ -379,7 +349,7 @@ class Group:
         self.is_unsaved = False
         """True once it has become stable or empty, or a member has another id then, until its
         coordinator stores that."""
-        self._limits = limits or GroupLimits()
+        self._options = options
         self._pending: dict[str, float] = {}  # new ids, and their expiry
         self._answers: list[tuple[Any, JoinAnswer | SyncAnswer]] = []
         self._ready_at = 0.0  # the deadline of a rebalance
@@ -552,8 +522,7 @@ class Group:
         """Return the member that joins again, None for a new one, or an immediate answer."""
         if self.state is GroupState.DEAD:
             return JoinAnswer(KafkaError.COORDINATOR_NOT_AVAILABLE, asked.member_id)
-        refusal = self._limits.refusal(asked, self.members.values(), self.protocol_type)
-        if refusal is not None:
+        if (refusal := self._refusal(asked)) is not None:
             return JoinAnswer(refusal, asked.member_id)
         if asked.member_id:
             if self._pending.pop(asked.member_id, None) is not None:
@@ -563,13 +532,31 @@ class Group:
         static = self._static(asked.instance_id)
         if static is not None:
             return static
-        if len(self.members) + len(self._pending) >= self._limits.max_members:
+        if len(self.members) + len(self._pending) >= self._options.group_max_size:
             return JoinAnswer(KafkaError.GROUP_MAX_SIZE_REACHED)
         if asked.version >= FIRST_WITH_IDS and asked.instance_id is None:
             member_id = asked.new_id()
             self._pending[member_id] = now + asked.session_s
             return JoinAnswer(KafkaError.MEMBER_ID_REQUIRED, member_id)
         return None
+
+    def _refusal(self, asked: Joining) -> KafkaError | None:
+        """Return the error for a client that can't join the other members."""
+        most_s = self._options.group_max_session_timeout_ms / 1000
+        if not self._options.group_min_session_timeout_ms / 1000 <= asked.session_s <= most_s:
+            return KafkaError.INVALID_SESSION_TIMEOUT
+        names = {name for name, _ in asked.protocols}
+        if not asked.protocol_type or not names:
+            return KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        members = self.members.values()
+        if members and (
+            asked.protocol_type != self.protocol_type or names.isdisjoint(common_protocols(members))
+        ):
+            return KafkaError.INCONSISTENT_GROUP_PROTOCOL
+        known = self.members.get(asked.member_id) or self._static(asked.instance_id)
+        others = sum(each.size_bytes for each in members if each is not known)
+        is_too_large = asked.size_bytes + others > MAX_GROUP_BYTES
+        return KafkaError.GROUP_MAX_SIZE_REACHED if is_too_large else None
 
     def _static(self, instance_id: str | None) -> Member | None:
         if instance_id is None:
@@ -642,7 +629,7 @@ class Group:
         wait_s = self._longest_wait_s()
         self._ready_at = now + wait_s
         self._delays = False
-        if was_empty and self._limits.delay_s > 0:
+        if was_empty and self._options.group_rebalance_delay_ms:
             self._delay_left_s = wait_s
             self._delay(now)
         self._check(now)
@@ -652,7 +639,7 @@ class Group:
 
     def _delay(self, now: float) -> None:
         """Wait for more members of a group that was empty: they mostly start together."""
-        step_s = min(self._limits.delay_s, self._delay_left_s)
+        step_s = min(self._options.group_rebalance_delay_ms / 1000, self._delay_left_s)
         self._delay_left_s -= step_s
         self._ready_at = now + step_s
         self._delays, self._grew = True, False

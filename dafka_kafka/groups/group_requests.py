@@ -56,16 +56,9 @@ def _errors_by_topic(topics: Iterable[Any], errors: dict[Place, KafkaError]) -> 
 
 def _subscribed(group: Group) -> set[str] | None:
     """Return the topics that a group's members consume; None if unknown."""
-    if group.state is GroupState.EMPTY:
-        return set()
-    found: set[str] = set()
-    for member in group.members.values():
-        for _, metadata in member.joined.protocols:
-            topics = subscribed_topics(metadata)
-            if topics is None:
-                return None
-            found |= topics
-    return found
+    protocols = [each for member in group.members.values() for each in member.joined.protocols]
+    found = [subscribed_topics(metadata) for _, metadata in protocols]
+    return None if None in found else set[str]().union(*filter(None, found))
 
 
 def _few(groups: Sequence[Any]) -> Sequence[Any]:
@@ -102,19 +95,16 @@ class Groups(Feature):
 
     def __init__(self, node: GatewayNode) -> None:
         self._node = node
-        self._coordinator = Coordinator(node, OffsetLog(node))
+        self.coordinator = Coordinator(node, OffsetLog(node), self.begin)
 
     async def start(self) -> None:
         """Start to load the groups."""
-        self._coordinator.start()
+        self.coordinator.start()
 
     async def close(self) -> None:
         """End the groups' waiting requests."""
-        await self._coordinator.close()
-
-    async def forget_topic(self, topic: str) -> None:
-        """Delete all groups' commits of a topic; raises as ``OffsetLog.write``."""
-        await self._coordinator.forget_topic(topic)
+        await super().close()
+        await self.coordinator.close()
 
     @serves(Api.FIND_COORDINATOR, range(7))
     async def _find_coordinator(self, request: Any, client: Client) -> Answer:
@@ -135,7 +125,7 @@ class Groups(Feature):
             why = WHY
         node_id, host, port = -1, "", -1
         if not error:
-            _, node_id, host, port = self._coordinator.place(key)
+            _, node_id, host, port = self.coordinator.place(key)
         place = {"node_id": node_id, "host": host, "port": port}
         return {"error_code": error, "error_message": why, **place}
 
@@ -174,8 +164,8 @@ class Groups(Feature):
             client.version,
         )
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        group.join(self._coordinator.now(), asked, ticket)
-        self._coordinator.settle(group)
+        group.join(self.coordinator.now(), asked, ticket)
+        self.coordinator.settle(group)
         return await ticket
 
     @serves(Api.SYNC_GROUP, range(6), _READ)
@@ -192,14 +182,14 @@ class Groups(Feature):
             raise RefusedError(KafkaError.INCONSISTENT_GROUP_PROTOCOL, "")
         ticket: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         group.sync(
-            self._coordinator.now(),
+            self.coordinator.now(),
             request.member_id,
             request.group_instance_id,
             request.generation_id,
             {each.member_id: bytes(each.assignment) for each in request.assignments},
             ticket,
         )
-        self._coordinator.settle(group)
+        self.coordinator.settle(group)
         answer = await ticket
         if answer.error:
             raise RefusedError(answer.error, "")
@@ -210,19 +200,19 @@ class Groups(Feature):
     async def _heartbeat(self, request: Any, client: Client) -> Answer:
         group = self._group(request.group_id, KafkaError.NONE)  # as for SyncGroup
         member = request.member_id, request.group_instance_id, request.generation_id
-        if error := group.heartbeat(self._coordinator.now(), *member):
-            self._coordinator.settle(group)
+        if error := group.heartbeat(self.coordinator.now(), *member):
+            self.coordinator.settle(group)
         return {"error_code": error}
 
     @serves(Api.LEAVE_GROUP, range(6), _READ)
     async def _leave(self, request: Any, client: Client) -> Answer:
-        group, now = self._group(request.group_id), self._coordinator.now()
+        group, now = self._group(request.group_id), self.coordinator.now()
         members = [(each.member_id, each.group_instance_id) for each in request.members]
         is_one = client.version < 3
         if is_one:
             members = [(request.member_id, None)]
         errors = [group.leave(now, *each) for each in members]
-        self._coordinator.settle(group)
+        self.coordinator.settle(group)
         return {
             "error_code": errors[0] if is_one else KafkaError.NONE,
             "members": [
@@ -235,11 +225,11 @@ class Groups(Feature):
     async def _list(self, request: Any, client: Client) -> Answer:
         if not client.may(_DESCRIBE):
             return {"groups": []}  # as Kafka: groups that may not be seen are hidden
-        if error := self._coordinator.loading():
+        if error := self.coordinator.loading():
             raise RefusedError(error, "")
         states = {each.lower() for each in request.states_filter or ()}
         types = {each.lower() for each in request.types_filter or ()}
-        found = [] if types and CLASSIC not in types else self._coordinator.groups()
+        found = [] if types and CLASSIC not in types else self.coordinator.groups()
         return {
             "groups": [
                 {
@@ -261,10 +251,10 @@ class Groups(Feature):
         return {"groups": [self._described(each, client) | told for each in _few(request.groups)]}
 
     def _described(self, group_id: str, client: Client) -> Answer:
-        group = client.refusal(_DESCRIBE) or self._coordinator.group(group_id)
+        group = client.refusal(_DESCRIBE) or self.coordinator.group(group_id)
         if isinstance(group, KafkaError):
             return {"error_code": group, "group_id": group_id}
-        is_there = self._coordinator.is_known(group)
+        is_there = self.coordinator.is_known(group)
         is_stable = group.state is GroupState.STABLE
         is_missing = not is_there and client.version >= FIRST_WITH_MISSING
         named = _subscribed(group)
@@ -293,7 +283,7 @@ class Groups(Feature):
                 for each in group.members.values()
             ],
         }
-        self._coordinator.settle(group)
+        self.coordinator.settle(group)
         return found
 
     @serves(Api.DELETE_GROUPS, range(3))
@@ -304,19 +294,19 @@ class Groups(Feature):
         return {"results": [{"group_id": each, "error_code": error} for each, error in found]}
 
     async def _deleted(self, group_id: str) -> KafkaError:
-        group = self._coordinator.group(group_id)
+        group = self.coordinator.group(group_id)
         if isinstance(group, KafkaError):
             return group
-        if not self._coordinator.is_known(group):
-            self._coordinator.settle(group)
+        if not self.coordinator.is_known(group):
+            self.coordinator.settle(group)
             return KafkaError.GROUP_ID_NOT_FOUND
         if not group.is_unused:
             return KafkaError.NON_EMPTY_GROUP
-        return await self._outcome(group_id, self._coordinator.delete(group))
+        return await self._outcome(group_id, self.coordinator.delete(group))
 
     def _group(self, group_id: str, loading: KafkaError = LOADING) -> Group:
         """Return a group; raise RefusedError if this gateway can't, or is ``loading`` it."""
-        group = self._coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID
+        group = self.coordinator.group(group_id) if group_id else KafkaError.INVALID_GROUP_ID
         if isinstance(group, KafkaError):
             raise RefusedError(loading if group is LOADING else group, "")
         return group
@@ -326,7 +316,7 @@ class Groups(Feature):
     @serves(Api.OFFSET_COMMIT, range(10))
     async def _offset_commit(self, request: Any, client: Client) -> Answer:
         asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-        group = client.refusal(_READ) or self._coordinator.group(request.group_id)
+        group = client.refusal(_READ) or self.coordinator.group(request.group_id)
         error = group if isinstance(group, KafkaError) else self._may_commit(group, request)
         may_read = on_topics(Operation.READ)
         time_ms = self._node.store.log.now_us() // 1_000
@@ -342,17 +332,17 @@ class Groups(Feature):
         failure = await self._written(request.group_id, commits)
         errors |= {(each.topic, each.number): failure for each in commits}
         if isinstance(group, Group):
-            self._coordinator.settle(group)
+            self.coordinator.settle(group)
         return {"topics": _errors_by_topic(request.topics, errors)}
 
     def _may_commit(self, group: Group, request: Any) -> KafkaError:
         error = group.may_commit(
-            self._coordinator.now(),
+            self.coordinator.now(),
             request.member_id,
             request.group_instance_id,
             request.generation_id_or_member_epoch,
         )
-        is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not self._coordinator.is_known(group)
+        is_gone = error is KafkaError.UNKNOWN_MEMBER_ID and not self.coordinator.is_known(group)
         if is_gone and request.generation_id_or_member_epoch >= 0:
             return KafkaError.ILLEGAL_GENERATION  # as Kafka: the group is unknown now
         return error
@@ -368,9 +358,9 @@ class Groups(Feature):
         """Write a group's commits; return an error if they are not on disk."""
         if not commits:
             return KafkaError.NONE
-        counter = self._coordinator.offsets.next_counter()
+        counter = self.coordinator.offsets.next_counter()
         records = [*records_of(group_id, counter, commits)]
-        return await self._outcome(group_id, self._coordinator.log.write(records))
+        return await self._outcome(group_id, self.coordinator.log.write(records))
 
     async def _outcome(self, group_id: str, write: Awaitable[None]) -> KafkaError:
         """Return the error of a change to a group's commits."""
@@ -394,9 +384,9 @@ class Groups(Feature):
 
     def _fetched(self, asked: Any, client: Client) -> Answer:
         """Return a group's commits; ``asked`` has its id and the topics, None for all."""
-        error = client.refusal(_DESCRIBE) or self._coordinator.error(asked.group_id)
+        error = client.refusal(_DESCRIBE) or self.coordinator.error(asked.group_id)
         error = error or KafkaError.NONE
-        committed = {} if error else self._coordinator.offsets.committed(asked.group_id)
+        committed = {} if error else self.coordinator.offsets.committed(asked.group_id)
         if asked.topics is None:
             named: dict[str, list[int]] = {}
             for name, number in committed:
@@ -432,11 +422,11 @@ class Groups(Feature):
     async def _offset_delete(self, request: Any, client: Client) -> Answer:
         group = self._group(request.group_id)
         error, subscribed = KafkaError.NONE, _subscribed(group)
-        if not self._coordinator.is_known(group):
+        if not self.coordinator.is_known(group):
             error = KafkaError.GROUP_ID_NOT_FOUND
         elif group.members and group.protocol_type != CONSUMER:
             error = KafkaError.NON_EMPTY_GROUP
-        self._coordinator.settle(group)
+        self.coordinator.settle(group)
         if error:
             raise RefusedError(error, "")
         places = [

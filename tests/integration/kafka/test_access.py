@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pytest
 
@@ -53,6 +53,41 @@ def produce(*topics: str, version: int, acks: int = 1) -> dict[str, Any]:
     return {"acks": acks, "timeout_ms": 9_000, "topic_data": data}
 
 
+_FETCHED: Final = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
+_COMMITTED: Final = on_topic(committed_offset=7, committed_metadata="")
+_SIMPLE: Final[Values] = {
+    "group_id": "simple",
+    "topics": [{"name": "t", "partition_indexes": [0]}],
+}
+_OF_ACLS: Final = {"operation": 1, "permission_type": 1, "resource_type_filter": 1}
+_ACL: Final = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}
+_ALTERED: Final = {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}
+
+FIXED: Final[dict[Api, Values]] = {
+    Api.INIT_PRODUCER_ID: {"transactional_id": None},
+    Api.FETCH: {"max_bytes": 1_000, "topics": [{"topic": "t", "partitions": _FETCHED}]},
+    Api.LIST_OFFSETS: {"replica_id": -1, "topics": on_topic(timestamp=-1)},
+    Api.METADATA: {"topics": [{"name": "t"}]},
+    Api.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "t"}]},
+    Api.FIND_COORDINATOR: {"key": "g", "coordinator_keys": ["g"]},
+    Api.OFFSET_COMMIT: {
+        "group_id": "simple",
+        "generation_id_or_member_epoch": -1,
+        "topics": _COMMITTED,
+    },
+    Api.OFFSET_FETCH: {**_SIMPLE, "groups": [_SIMPLE], "require_stable": True},
+    Api.API_VERSIONS: {"client_software_name": "test", "client_software_version": "1"},
+    Api.DELETE_RECORDS: {"topics": on_topic(offset=0), "timeout_ms": 9_000},
+    Api.DESCRIBE_ACLS: {**_OF_ACLS, "pattern_type_filter": 1},
+    Api.CREATE_ACLS: {"creations": [{**_ACL, "operation": 3, "permission_type": 3}]},
+    Api.DELETE_ACLS: {"filters": [{**_OF_ACLS, "pattern_type_filter": 3}]},
+    Api.DESCRIBE_CONFIGS: {"resources": [{"resource_type": 2, "resource_name": "t"}]},
+    Api.ALTER_CONFIGS: _ALTERED,
+    Api.INCREMENTAL_ALTER_CONFIGS: _ALTERED,
+}
+"""The requests that are the same in each version."""
+
+
 class Requests:
     """A minimal valid request for each API."""
 
@@ -64,33 +99,14 @@ class Requests:
         return self._tell(api, version, self.values(api, version))
 
     def values(self, api: Api, version: int) -> Values:
-        make: Callable[..., Values] = getattr(self, api.name.lower(), lambda **_: {})
-        return make(version=version)
+        made: Callable[..., Values] = getattr(self, api.name.lower(), lambda _: FIXED.get(api, {}))
+        return made(version)
 
     def _tell(self, api: Api, version: int, values: Values) -> Any:
         return tell(self._gateway, api, version, **values)
 
     def produce(self, version: int) -> Values:
         return produce("t", version=version)
-
-    def init_producer_id(self, version: int) -> Values:
-        return {"transactional_id": None}
-
-    def fetch(self, version: int) -> Values:
-        parts = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
-        return {"max_bytes": 1_000, "topics": [{"topic": "t", "partitions": parts}]}
-
-    def list_offsets(self, version: int) -> Values:
-        return {"replica_id": -1, "topics": on_topic(timestamp=-1)}
-
-    def metadata(self, version: int) -> Values:
-        return {"topics": [{"name": "t"}]}
-
-    def describe_topic_partitions(self, version: int) -> Values:
-        return {"topics": [{"name": "t"}]}
-
-    def find_coordinator(self, version: int) -> Values:
-        return {"key": "g", "coordinator_keys": ["g"]}
 
     def member(self, version: int) -> Values:
         """Join a group of this version as its only member."""
@@ -124,23 +140,12 @@ class Requests:
         return {"groups_names": ["simple"]}
 
     def committed(self) -> None:
-        answer = self._tell(Api.OFFSET_COMMIT, 2, self.offset_commit(2))
+        answer = self._tell(Api.OFFSET_COMMIT, 2, FIXED[Api.OFFSET_COMMIT])
         assert answer.topics[0].partitions[0].error_code == 0
-
-    def offset_commit(self, version: int) -> Values:
-        topics = on_topic(committed_offset=7, committed_metadata="")
-        return {"group_id": "simple", "generation_id_or_member_epoch": -1, "topics": topics}
-
-    def offset_fetch(self, version: int) -> Values:
-        asked = {"group_id": "simple", "topics": [{"name": "t", "partition_indexes": [0]}]}
-        return {**asked, "groups": [asked], "require_stable": True}
 
     def offset_delete(self, version: int) -> Values:
         self.committed()
         return {"group_id": "simple", "topics": on_topic()}
-
-    def api_versions(self, version: int) -> Values:
-        return {"client_software_name": "test", "client_software_version": "1"}
 
     def create_topics(self, version: int = 0, topic: str = "") -> Values:
         made = {"name": topic or f"made{version}", "num_partitions": 1, "replication_factor": 1}
@@ -156,29 +161,6 @@ class Requests:
         self._tell(Api.CREATE_TOPICS, 0, self.create_topics(topic=topic))
         grown = {"name": topic, "count": 2, "assignments": None}
         return {"topics": [grown], "timeout_ms": 9_000}
-
-    def delete_records(self, version: int) -> Values:
-        return {"topics": on_topic(offset=0), "timeout_ms": 9_000}
-
-    def describe_acls(self, version: int) -> Values:
-        kinds = {"resource_type_filter": 1, "pattern_type_filter": 1}
-        return {**kinds, "operation": 1, "permission_type": 1}
-
-    def create_acls(self, version: int) -> Values:
-        made = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}
-        return {"creations": [{**made, "operation": 3, "permission_type": 3}]}
-
-    def delete_acls(self, version: int) -> Values:
-        asked = {"resource_type_filter": 2, "pattern_type_filter": 3}
-        return {"filters": [{**asked, "operation": 1, "permission_type": 1}]}
-
-    def describe_configs(self, version: int) -> Values:
-        return {"resources": [{"resource_type": 2, "resource_name": "t"}]}
-
-    def alter_configs(self, version: int) -> Values:
-        return {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}
-
-    incremental_alter_configs = alter_configs
 
 
 def errors(part: Any) -> set[int]:
@@ -374,8 +356,9 @@ def test_acls_are_listed_while_others_are_served(
 
     monkeypatch.setattr(acls, "fits", noted)
     for version in versions(Api.DESCRIBE_ACLS):
-        asked = Requests.describe_acls(cast("Requests", None), version)
-        asked |= dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+        asked = FIXED[Api.DESCRIBE_ACLS] | dict.fromkeys(
+            ("resource_name_filter", "principal_filter", "host_filter")
+        )
         admin = Permissions("admin", frozenset({"admin"}))
         found = ask_as(locked.gateway, admin, Api.DESCRIBE_ACLS, version, **asked)
         assert "User:alice" in rows(found, "resources.acls", "principal")

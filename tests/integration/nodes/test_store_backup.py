@@ -21,7 +21,7 @@ from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch
-from dafka_core.nodes import store_backup
+from dafka_core.nodes import store_backup, store_identity
 from dafka_core.nodes.store_backup import SavedLinks, back_up, compare, opened, restore, verify
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.storage import Log, block_rewriter, linker
@@ -114,6 +114,8 @@ def test_impossible_backups_and_restores_are_errors(
     with pytest.raises(StoreError, match="there is no store here"):
         back_up(str(tmp_path / "nothing"), tmp_path / "b")
     back_up(directory, tmp_path / "b")
+    with pytest.raises(StoreError, match=r"it is a backup.*restore DIR --from BACKUP'"):
+        store_identity.restore(tmp_path / "b")
     with (
         Store(tmp_path / "other", tower=store.options.tower) as other,
         pytest.raises(StoreError, match=f"of store {store.address}, and this is store"),

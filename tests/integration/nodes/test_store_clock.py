@@ -184,6 +184,25 @@ def test_a_new_store_whose_clock_is_ahead_of_another_ones_deletes_nothing(
             assert store.log.read(tp, 0, 1)
 
 
+def test_a_restarted_store_deletes_nothing_before_it_has_met_the_others(
+    start: Start, tower: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock has always been ahead, and agrees with its own log."""
+    tp, times = TopicPartition("t", new_address()), np.array([[1, now_us() - DAY_US]], np.int64)
+    two_days_ago: Any = lambda *_, **__: now_us() - 2 * DAY_US  # noqa: E731 -- of the other store
+    monkeypatch.setattr("dafka_core.flight.store_client.StoreClient.clock_us", two_days_ago)
+    with Store(tmp_path / "other", tower=tower):
+        with start() as store:
+            put(store, TopicPartition("own", new_address()))
+        with start() as store:  # its log is new no more
+            put(store, tp, times=times)
+            wait_until(store.log.met)
+            assert not store.log.clock.doubt()
+        with start(retain="t=1h") as store:
+            wait_until(store.log.clock.doubt)
+            assert store.log.read(tp, 0, 1)
+
+
 YEAR_US = 365 * 86_400 * 1_000_000
 
 Times = list[tuple[int, int]]

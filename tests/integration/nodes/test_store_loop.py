@@ -225,8 +225,12 @@ def test_a_directory_without_an_origin_becomes_known_where_it_is(
         assert again.address == original.address
     copy = tmp_path / "copy"
     copy_directory(original.log.directory, copy)
-    with pytest.raises(StoreError, match="are a copy of"):
+    with pytest.raises(StoreError, match=r"are a copy of.*another disk, delete file origin"):
         Store(copy, tower=tower)
+    shutil.rmtree(original.log.directory)
+    (copy / ORIGIN_FILE).unlink()
+    with Store(copy, tower=tower) as moved:
+        assert moved.address == original.address
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tests.integration.kafka.groups.asking import MEMBER, Asking
 
 
 def coordinator_of(client: Asking) -> Coordinator:
-    return client.groups._coordinator
+    return client.groups.coordinator
 
 
 def until_kept(client: Asking) -> Generation:
@@ -44,6 +44,18 @@ def until_kept(client: Asking) -> Generation:
     found = offsets.generation("g")
     assert found is not None
     return found
+
+
+def held_up(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Hold up all writes until an event."""
+    disk_is_free, put = asyncio.Event(), OffsetLog._put
+
+    async def put_later(log: OffsetLog, records: Sequence[GroupRecord]) -> int:
+        await disk_is_free.wait()
+        return await put(log, records)
+
+    monkeypatch.setattr(OffsetLog, "_put", put_later)
+    return disk_is_free
 
 
 def test_a_silent_member_is_given_up_in_time(store: Store) -> None:
@@ -57,14 +69,9 @@ def test_who_has_left_is_not_there_before_that_is_on_disk(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Asking(store) as client:
-        name, disk_is_free, put = client.member(), asyncio.Event(), OffsetLog._put
+        name = client.member()
         until_kept(client)
-
-        async def put_later(log: OffsetLog, records: Sequence[GroupRecord]) -> int:
-            await disk_is_free.wait()
-            return await put(log, records)
-
-        monkeypatch.setattr(OffsetLog, "_put", put_later)
+        disk_is_free = held_up(monkeypatch)
         left = client.ask(Api.LEAVE_GROUP, group_id="g", members=[{"member_id": name}])
         assert left.members[0].error_code == 0
         assert until_kept(client).members  # on disk it still exists
@@ -83,13 +90,7 @@ def test_who_joins_while_its_group_is_deleted_stays(
 ) -> None:
     with Asking(store, group_rebalance_delay_ms=300) as client:
         client.commit(5)
-        disk_is_free, put = asyncio.Event(), OffsetLog._put
-
-        async def put_later(log: OffsetLog, records: Sequence[GroupRecord]) -> int:
-            await disk_is_free.wait()
-            return await put(log, records)
-
-        monkeypatch.setattr(OffsetLog, "_put", put_later)
+        disk_is_free = held_up(monkeypatch)
         deleted = client.begin(Api.DELETE_GROUPS, groups_names=["g"])
         joined = client.begin(Api.JOIN_GROUP, 0, **MEMBER)
         client.until(lambda: client.states() == {"g": "PreparingRebalance"})

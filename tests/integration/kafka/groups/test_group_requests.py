@@ -83,6 +83,9 @@ def test_a_static_leader_that_starts_again_stays_the_leader(client: Asking) -> N
     new = client.join(version=9, group_instance_id="one")
     assert (new.leader, rows(new, "members", "member_id")) == (new.member_id, [new.member_id])
     assert (new.generation_id, new.skip_assignment) == (1, True)
+    assert bytes(client.sync(new.member_id).assignment) == b"part"  # it is stable
+    changed = client.join(new.member_id, group_instance_id="one")
+    assert (changed.generation_id, changed.skip_assignment) == (2, False)
 
 
 def test_what_another_gateway_coordinates_is_asked_for_there(client: Asking) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dafka_kafka.errors import KafkaError
-from dafka_kafka.groups.group import Group, GroupLimits, GroupState, JoinAnswer, Joining, SyncAnswer
+from dafka_kafka.groups.group import Group, GroupState, JoinAnswer, Joining, SyncAnswer
+from dafka_kafka.options import KafkaOptions
 
 PROTOCOLS = (("range", b"m1"), ("roundrobin", b"m2"))
 SESSION_S, REBALANCE_S = 10.0, 30.0
@@ -25,8 +26,8 @@ def joining(member_id: str = "", **changes: Any) -> Joining:
 class Tried:
     """A group, its time, and the answers to its clients."""
 
-    def __init__(self, delay_s: float = 0.0, **limits: Any) -> None:
-        self.group = Group("g", GroupLimits(delay_s=delay_s, **limits))
+    def __init__(self, delay_ms: int = 0, **options: Any) -> None:
+        self.group = Group("g", KafkaOptions(group_rebalance_delay_ms=delay_ms, **options))
         self.now = 100.0
         self._tickets = 0
         self._answers: dict[int, JoinAnswer | SyncAnswer] = {}
