@@ -112,8 +112,7 @@ class Lives:
     def begin(self, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """Return the row after its partition continues with an epoch."""
         # Another epoch that began there was abandoned: its staged records are gone.
-        _, history = self._until(row.tp, row, epoch.start)
-        return self.replace(row, with_epoch(history, epoch))
+        return self.replace(row, with_epoch(self._until(row.tp, row, epoch.start)[1], epoch))
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
         """Write a promise, unless a newer life has one."""
@@ -302,8 +301,7 @@ class Tables:
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
-        row = self.visible_row(tp)
-        return row.info if row else None
+        return row.info if (row := self.visible_row(tp)) else None
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """Return the available offsets of all partitions, or of a topic's, in name order."""
