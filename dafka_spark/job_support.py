@@ -37,6 +37,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.names import unescape
 from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.option_types import parse_duration_ms
 from dafka_spark.options import SinkOptions, SourceOptions
@@ -69,8 +70,8 @@ class JobParser(argparse.ArgumentParser):
         arguments = self.parse_args(argv)
         given = {} if arguments.tower is None else {"tower": arguments.tower}
         arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
-        topics = (getattr(arguments, "topic", None) or "").split(",")
-        if "to" in arguments and arguments.to in map(str.strip, topics):
+        topics = [unescape(t.strip()) for t in (getattr(arguments, "topic", None) or "").split(",")]
+        if "to" in arguments and unescape(arguments.to) in topics:
             self.error(f"--to {arguments.to}: the job would read its own output; use another topic")
         return arguments
 

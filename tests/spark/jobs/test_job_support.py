@@ -72,6 +72,7 @@ MIRROR = ("mirror", "--checkpoint=unused", "--to-tower=there", "--to-topic=c")
         (("lag_report", "--rates", "5", "--frm"), "unrecognized arguments: "),
         ((*COPY, "--topic=x,y"), "--to y: the job would read its own output"),
         ((*COPY, "--topic=x, y"), "--to y: the job would read its own output"),
+        ((*COPY, r"--topic=\x79"), "--to y: the job would read its own output"),
         ((*COPY, "--topic="), "option 'subscribe' = '': a topic must have 1 to 255 bytes"),
         ((*COPY, "--topic=x", "--acks=none"), "option 'acks' = 'none': must be a whole number"),
         ((*COPY, "--topic=x", "--starting-offsets=never"), "option 'startingOffsets' = 'never'"),
