@@ -53,7 +53,7 @@ DEFAULT_WATERMARK = "60 days"
 
 
 def parse_flights(records: DataFrame) -> DataFrame:
-    """Flights out of records: the columns of ``FLIGHT_SCHEMA`` and ``value``.
+    """Return the flights of records: the columns of ``FLIGHT_SCHEMA`` and ``value``.
 
     A value that is not a flight gives a row whose ``scheduled`` is null.
     """
@@ -102,7 +102,7 @@ def latest_results(results: DataFrame) -> DataFrame:
 
 
 def to_records(results: DataFrame) -> DataFrame:
-    """Results as records: one column ``value`` of JSON."""
+    """Return results as records: one column ``value`` of JSON."""
     return results.select(sf.to_json(sf.struct(*results.columns)).cast("binary").alias("value"))
 
 
@@ -131,7 +131,7 @@ def write_both(tower: str, topic: str, path: str) -> Callable[[DataFrame, int], 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the pipeline; prints a line of JSON for every batch."""
+    """Run the pipeline; print a line of JSON for every batch."""
     arguments = _parser().parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
     session = build_session(QUERY)
