@@ -81,6 +81,7 @@ def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None 
     parser.add_argument(
         "--checkpoint",
         required=True,
+        type=path,
         metavar="DIR",
         help="directory of the query's progress, from which the next run continues",
     )
@@ -119,6 +120,13 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     topics.add_argument(
         "--topic-pattern", metavar="REGEX", help="all topics with matching names, later ones too"
     )
+
+
+def path(text: str) -> str:
+    """Parse a path, in any file system; an unset variable of the shell leaves none."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a directory")
+    return text
 
 
 def positive(text: str) -> int:

@@ -22,6 +22,7 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
+    path,
     read_topics,
     run_job,
     run_query,
@@ -169,7 +170,7 @@ def _parser() -> JobParser:
         "--to", default="delays", metavar="TOPIC", help="the topic to write (default: %(default)s)"
     )
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="the parquet directory to write"
+        "--output", required=True, type=path, metavar="DIR", help="the parquet directory to write"
     )
     parser.add_argument(
         "--window", default="1 day", metavar="TIME", help="a window's length (default: %(default)s)"

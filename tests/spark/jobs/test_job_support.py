@@ -73,6 +73,8 @@ MIRROR = ("mirror", "--checkpoint=unused", "--to-tower=there", "--to-topic=c")
         ((*COPY, "--topic=x,y"), "--to y: the job would read its own output"),
         ((*COPY, "--topic=x, y"), "--to y: the job would read its own output"),
         ((*COPY, r"--topic=\x79"), "--to y: the job would read its own output"),
+        ((*COPY, "--topic=x", "--checkpoint="), "argument --checkpoint: must name a directory"),
+        (("lag_report", "--output="), "argument --output: must name a directory"),
         ((*COPY, "--topic="), "option 'subscribe' = '': a topic must have 1 to 255 bytes"),
         ((*COPY, "--topic=x", "--acks=none"), "option 'acks' = 'none': must be a whole number"),
         ((*COPY, "--topic=x", "--starting-offsets=never"), "option 'startingOffsets' = 'never'"),
