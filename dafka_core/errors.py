@@ -39,13 +39,7 @@ class DafkaError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Spark carries errors between processes; the default pickling calls the class with the
         # finished sentence, which the constructors do not take.
-        return (_unpickled, (type(self), self.args), self.__dict__)
-
-
-def _unpickled(kind: type[DafkaError], args: tuple[object, ...]) -> DafkaError:
-    made = kind.__new__(kind)
-    made.args = args
-    return made
+        return type(self).__new__, (type(self), *self.args), self.__dict__
 
 
 @dataclass(eq=False)

@@ -57,7 +57,7 @@ class KafkaOptions(Options):
     )
     num_partitions: int = option(
         1,
-        "partitions of a topic created so, or without a number from the client",
+        "partitions of a topic that a client requests or creates without a number of them",
         minimum=1,
         maximum=1_000,
     )

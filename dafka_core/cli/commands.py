@@ -114,14 +114,14 @@ class _Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by their sections."""
+        """Write the options by their sections, the main one first."""
         written: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
                 written.setdefault(getattr(each, "section", "Options"), []).append(record)
-        for section, records in written.items():
+        for section in sorted(written, key=lambda each: each != "Options"):
             with formatter.section(section):
-                formatter.write_dl(records)
+                formatter.write_dl(written[section])
 
 
 class _Group(_Command, click.Group):

@@ -76,7 +76,8 @@ class Place(NamedTuple):
         seems_file = name == "-" or "/" in name or suffix in _OF_FILES
         if not kind and (seems_file or nearest_name(suffix, _SUFFIXES)):
             why = f"looks like a file, but its suffix is not one of {', '.join(_SUFFIXES)}"
-            raise ConfigError("place", escape(text), f"{why}; for a topic use topic:NAME")
+            why += "; for a topic use topic:NAME"
+            raise ConfigError("place", escape(text), why, "argument")
         return cls(kind, name)
 
 
@@ -244,7 +245,8 @@ def copy(
 ) -> None:
     """Copy a topic to another topic, to another cluster, or to a file; or a file to a topic.
 
-    Keys, headers, null values and timestamps are preserved. A file appears once it is complete.
+    Keys, headers and null values are preserved, and timestamps except from a file. A file appears
+    once it is complete.
     """
     origin, destination = Place.parse(source), Place.parse(target)
     topics = [flags.parse_topic(each.name) for each in (origin, destination) if not each.kind]

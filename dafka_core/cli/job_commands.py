@@ -130,10 +130,10 @@ _SUFFIX: Final = ".ipynb"
 @flags.argument(
     "directory",
     required=False,
-    metavar="DIR",
+    metavar="[DIR]",
     help="The target directory, created if missing; without it the notebooks are listed.",
 )
-@flags.argument("names", nargs=-1, metavar="NAME", help="Only these; default: all.")
+@flags.argument("names", nargs=-1, metavar="[NAME]...", help="Only these; default: all.")
 @flags.option("--force", is_flag=True, help="Replace existing files of these names.")
 @flags.json_option
 def notebooks(directory: str | None, names: Sequence[str], *, force: bool) -> None:

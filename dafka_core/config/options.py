@@ -139,7 +139,8 @@ def check_argument(name: str, value: Any, check: Callable[[Any], None]) -> None:
     """Raise ConfigError with the argument's name if ``check`` refuses its value."""
     shown = escape(value) if isinstance(value, str) else value
     why = f"must not be of type {type(value).__name__}"
-    if isinstance(value, bool | float):
+    is_broken = hasattr(value, "__int__") and not hasattr(value, "__index__")  # as a Decimal
+    if is_broken or isinstance(value, bool):
         raise ConfigError(name, value, why)
     try:
         check(value)

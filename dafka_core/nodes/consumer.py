@@ -35,7 +35,7 @@ from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node, weakly
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss, Start
 from dafka_core.protocol.fields import check_sequence, check_topics
-from dafka_core.protocol.limits import MAX_SEQUENCE, max_taken_bytes
+from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import HeadsQuery
 
 _Item = RecordBatch | RecordTooLargeError | DataLossError
@@ -291,7 +291,11 @@ class Consumer(Node):
         self.mesh.call(subscribe)
 
     def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe; drops the topic's queued records, and forgets its positions."""
+        """Unsubscribe; drops the topic's queued records, and forgets its positions.
+
+        Raises ConfigError if the topic is invalid.
+        """
+        check_argument("topic", topic, check_topic)
 
         def unsubscribe(now: float) -> None:
             if topic in self.role.topics:
@@ -443,11 +447,10 @@ def _checked_start(start: Any) -> Start:
         why = "must be 'earliest', 'latest' or {topic: {partition: offset}}"
         raise ConfigError("start", start, why)
     for topic, partitions in start.items():
-        if not isinstance(partitions, Mapping) or not all(
-            type(offset) is int and 0 <= offset <= MAX_SEQUENCE for offset in partitions.values()
-        ):
-            raise ConfigError("start", start, f"topic {topic!r}: must be {{partition: offset}}")
         check_argument("start", topic, check_topic)
-        for partition in partitions:
+        if not isinstance(partitions, Mapping):
+            raise ConfigError("start", start, f"topic {topic!r}: must be {{partition: offset}}")
+        for partition, offset in partitions.items():
             check_argument("start", partition, check_address)
+            check_argument("start", offset, check_sequence)
     return start

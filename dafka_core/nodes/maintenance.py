@@ -405,6 +405,7 @@ class Deletions:
 RULES_NOTE: Final = "retention"  # the name of the note with rules set while the store ran
 RETENTION_INTERVAL_S: Final = 10.0  # interval of retention passes
 COMPARE_CLOCKS_S: Final = 300.0  # interval of comparisons of the clock with those of other stores
+MEET_S: Final = 60.0  # wait for a clock of the stores that it knows, before it deletes by age
 
 RETENTION_BUSY_SHARE: Final = 0.1
 """The largest share of the time for a pass, while records keep arriving."""
@@ -427,6 +428,7 @@ class RetentionThread(LogThread):
         self._retention = retention
         self._clocks_us = clocks_us
         self._compare_at = 0.0
+        self._meet_until = time.monotonic() + MEET_S if log.met() else 0.0
         self._option_rules = retention.rules
         self._replacing = threading.Lock()
         kept = log.notes(RULES_NOTE).get(RULES_NOTE)
@@ -469,8 +471,11 @@ class RetentionThread(LogThread):
         limits = (*self.rules, *self._retention.until_read)
         has_ages = any(limit.age_s is not None for limit in limits)
         if now >= self._compare_at or not has_ages:
-            self._log.clock.compare_stores(self._clocks_us() if has_ages else {})
-            self._compare_at = now + COMPARE_CLOCKS_S if has_ages else 0.0
+            clocks_us = self._clocks_us() if has_ages else {}
+            if has_ages and not clocks_us and now < self._meet_until:
+                return IDLE_S
+            self._log.clock.compare_stores(clocks_us)
+            self._compare_at = now + COMPARE_CLOCKS_S if clocks_us else 0.0
         try:
             if self._retention.rules:
                 self._run_steps(self._retention.steps())
@@ -520,10 +525,7 @@ SCAN_SHARE: Final = 0.02
 class UsageScan:
     """A scan that counts partitions by topic and owner, and their sizes if a limit needs them.
 
-    Args:
-        role: receives the result, in the store's loop.
-        compressor: that of the log; the log is scanned again after it has compressed blocks.
-        call_soon: runs a function in that loop.
+    The role receives the result in the store's loop, by ``call_soon``.
     """
 
     def __init__(
@@ -539,7 +541,8 @@ class UsageScan:
         self._compressor = compressor
         self._call_soon = call_soon
         self._blocks = HeldBlocks(log)
-        self._scanned = (-1, 0)  # changes of the log, and compressed blocks, at the last scan
+        # Changes of the log, and compressed blocks, at the last scan: it is repeated after either.
+        self._scanned = (-1, 0)
         self._due = 0.0
         self._damaged: set[TopicPartition] = set()  # partitions reported already
 

@@ -19,6 +19,7 @@ from zmq import SyncSocket as Socket
 from dafka_core.config.node_options import NEEDED_NODES, NodeOptions, ProducerOptions
 from dafka_core.errors import (
     ClosedError,
+    DafkaError,
     ForkedError,
     NodeFailedError,
     NoStoreError,
@@ -31,7 +32,6 @@ from dafka_core.nodes.connection_quotas import ConnectionQuotas
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread, weakly
 from dafka_core.nodes.peers import Peers
 from dafka_core.nodes.security import Security
-from dafka_core.nodes.sockets import INVALID_RECORDS, MeshTraffic
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import NodeBeacon
 from dafka_core.protocol.codec import BulkDecoder, encode
@@ -70,7 +70,7 @@ class Mesh(ProcessBound):
         self._round_ended = InterruptibleCondition()
         self._stopping = False
         self._decoder = BulkDecoder()
-        self.traffic = MeshTraffic(f"{kind} {role.address}")
+        self.traffic = sockets.MeshTraffic(f"{kind} {role.address}")
         raise_open_files_limit()
         with contextlib.ExitStack() as made:
             # Not a pair of ZeroMQ sockets: with a high-water mark of 1, one refuses to send for up
@@ -226,7 +226,7 @@ class Mesh(ProcessBound):
                 )
                 answered = question.answered
         finally:  # also after Ctrl-C: the directory would repeat an open question for ever
-            with contextlib.suppress(ClosedError, NodeFailedError):
+            with contextlib.suppress(DafkaError):
                 self.call_soon(forget)
         if not answered:
             unconnected = self.peers.inbound.unconnected(directory.stores)
@@ -347,7 +347,7 @@ class Mesh(ProcessBound):
             if self.traffic.admits_records(sender, batch):
                 self.send(self.role.on_batch(now, requestor, batch))
         if invalid_count := self._decoder.invalid_count - invalid_before:
-            self.traffic.refuse(INVALID_RECORDS, count=invalid_count)
+            self.traffic.refuse(sockets.INVALID_RECORDS, count=invalid_count)
         for frames in others:
             message = self.traffic.admitted(sender, frames)
             if message is None:

@@ -41,18 +41,6 @@ from dafka_core.nodes.connection_quotas import (
     monitor_events,
 )
 from dafka_core.nodes.security import RefusedNodeError, Security
-from dafka_core.nodes.sockets import (
-    FORBIDDEN,
-    HANDSHAKE_FAILED,
-    INVALID_BEACON,
-    AddressFamily,
-    MeshTraffic,
-    close_watched,
-    connect,
-    new_socket,
-    received,
-    watched,
-)
 from dafka_core.protocol import beacons
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.limits import MAX_HEADER_BYTES, max_frame_bytes
@@ -103,7 +91,7 @@ class _Link:
     refusal: str = ""  # why the tower does not let this node in
     attempt: int = 0  # after refusals; the allowed keys of towers take turns
     refused: set[Socket] = field(default_factory=set)  # ZeroMQ does not connect them again
-    family: AddressFamily = field(default_factory=AddressFamily)
+    family: sockets.AddressFamily = field(default_factory=sockets.AddressFamily)
     announces_kinds: bool | None = None  # None until the first subscription of the tower shows it
 
 
@@ -152,12 +140,13 @@ class Towers:
         for tower, link in [*self._links.items()]:
             if link.pub.closed:  # its key is not trusted any more
                 continue
+            # Before events, which may disconnect: see ``Peers.update``.
+            for frames in sockets.received(link.sub) if link.sub in polled else ():
+                link.received_at = now
+                yield str(tower), frames
             for socket, monitor in link.monitors.items():
                 for event, value, _ in monitor_events(monitor) if monitor in polled else ():
                     self._receive_event(now, tower, link, socket, event, value)
-            for frames in received(link.sub) if link.sub in polled else ():
-                link.received_at = now
-                yield str(tower), frames
 
     def send(self, now: float) -> None:
         """Send the beacon to active towers; reconnect to silent, refusing and untrusted ones."""
@@ -194,7 +183,7 @@ class Towers:
                 link.pub.send_multipart(answer)
 
     def _receive_subscriptions(self, link: _Link) -> None:
-        for frame, *_ in received(link.pub):
+        for frame, *_ in sockets.received(link.pub):
             is_new, prefix = frame[:1] == b"\1", frame[1:]
             if prefix == beacons.BEACON_WITH_KIND and self._own.kind:
                 link.announces_kinds = True if is_new else None
@@ -211,7 +200,7 @@ class Towers:
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             link.refused.discard(socket)
             link.refusal = link.refusal if link.refused else ""
-        elif event & HANDSHAKE_FAILED:
+        elif event & sockets.HANDSHAKE_FAILED:
             why = self._security.report_refusal(event, value, f"tower {tower}")
             link.refusal = why or link.refusal
             if why or self._security.own is not None:
@@ -220,12 +209,10 @@ class Towers:
     def _connected(
         self, tower: TowerAddress, now: float, received_at: float = 0.0, attempt: int = 0
     ) -> _Link:
-        key = self._security.tower_key(attempt)
+        key, most = self._security.tower_key(attempt), self._high_water_mark
         with contextlib.ExitStack() as made:
             pub, sub = (
-                made.enter_context(
-                    new_socket(self._context, kind, MAX_HEADER_BYTES, self._high_water_mark)
-                )
+                made.enter_context(sockets.new_socket(self._context, kind, MAX_HEADER_BYTES, most))
                 for kind in (zmq.XPUB, zmq.SUB)
             )
             for prefix in beacons.tower_subscriptions(self._own):
@@ -233,10 +220,10 @@ class Towers:
             monitors = {}
             for socket in (sub, pub):
                 self._security.expect_key(socket, key)
-                monitors[socket] = monitor = watched(self._context, socket)
-                made.callback(close_watched, socket, monitor)
-            connect(sub, tower.pub_endpoint)
-            connect(pub, tower.sub_endpoint)
+                monitors[socket] = monitor = sockets.watched(self._context, socket)
+                made.callback(sockets.close_watched, socket, monitor)
+            sockets.connect(sub, tower.pub_endpoint)
+            sockets.connect(pub, tower.sub_endpoint)
             made.pop_all()
         for socket in (sub, *monitors.values()):
             self._poller.register(socket, zmq.POLLIN)
@@ -247,7 +234,7 @@ class Towers:
             for socket in (link.sub, *link.monitors.values()):
                 self._poller.register(socket, 0)
             for socket, monitor in link.monitors.items():
-                close_watched(socket, monitor)
+                sockets.close_watched(socket, monitor)
 
 
 @dataclass(slots=True)
@@ -280,7 +267,7 @@ class Peers:
         socket_per_peer: bool,
         security: Security,
         quotas: ConnectionQuotas,
-        traffic: MeshTraffic,
+        traffic: sockets.MeshTraffic,
     ) -> None:
         apart = socket_per_peer or security.own is not None
         expiry_s = config.peer_expiry_ms / 1000
@@ -292,6 +279,7 @@ class Peers:
         self._security = security
         self.tower_found = False  # until a tower answers
         self.beacon_due = 0.0
+        self._unannounced_since = 0.0
         self.renewal_count = 0  # connections made anew after ZeroMQ had given a peer up
         self._own = beacon.node
         self._max_frame_bytes = max_frame_bytes(config.max_record_bytes)
@@ -318,7 +306,8 @@ class Peers:
 
     def announce(self, now: float) -> None:
         """Make this node known from now on."""
-        self.towers.is_announced, self.beacon_due = True, now
+        self.towers.is_announced = True
+        self.beacon_due = self._unannounced_since = now
 
     def update(self, now: float, polled: Container[Socket]) -> list[PeerNews]:
         """Receive beacons, make and end connections, and send the beacon if it is due.
@@ -378,12 +367,13 @@ class Peers:
         if frames == [beacons.WELCOME]:
             self.tower_found = True
             self.table.announced = False  # a restarted tower knows no nodes
-            self.beacon_due = now
+            self.beacon_due = self._unannounced_since = now
             return
         try:
-            beacon, is_other_key = self._security.announced(now, frames, self._own)
+            beacon, is_other_key = self._security.announced(now, frames)
         except ProtocolError as error:
-            reason = FORBIDDEN if isinstance(error, RefusedNodeError) else INVALID_BEACON
+            is_forbidden = isinstance(error, RefusedNodeError)
+            reason = sockets.FORBIDDEN if is_forbidden else sockets.INVALID_BEACON
             self._traffic.refuse(reason, str(error))
             return
         endpoint, is_new = beacon.endpoint, self.table.is_new(beacon)
@@ -397,6 +387,10 @@ class Peers:
             self._add(now, beacon)
         elif self.table.replaced:
             self.beacon_due = now
+        elif endpoint == self.inbound.endpoint and beacon.node != self._own:
+            text = "no connection to node %s, at this node's own endpoint %s (options host, port)"
+            if self._throttle.is_new(beacon.node):
+                _log.warning(text, beacon.node, endpoint)
         if endpoint not in self.table:
             self._security.claims.forget(endpoint)
 
@@ -413,8 +407,14 @@ class Peers:
     def _send_beacon(self, now: float) -> None:
         """Send the beacon; note the nodes that are lost, and known at no other endpoint."""
         interval_s = self._config.beacon_interval_ms / 1000
-        if self.tower_found and not self.table.announced:
+        is_new = self.tower_found and not self.table.announced
+        if is_new and now < self._unannounced_since + UNREACHED_S:
             interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
+        elif is_new and self.towers.is_announced and self._throttle.is_new("unannounced"):
+            places = ", ".join(f"{each.host}:{each.sub_port}" for each in self._config.tower)
+            text = "no tower returns the beacons of this node, so that no other node knows it: let "
+            text += "a firewall pass the ports for them (%s), or see the log of the tower"
+            _log.warning(text, places)
         self.beacon_due = now + interval_s
         self.towers.send(now)
         silent = self.table.expire(now)
@@ -541,8 +541,9 @@ class Peers:
             connection.refusal = why or connection.refusal
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self._doubtful.pop(endpoint, None)
-            socket = self._sockets.get(_ALL) or self._sockets[endpoint]
-            connection.family.retry(now, (socket, endpoint))
+            if not self._quotas.unfinished:
+                socket = self._sockets.get(_ALL) or self._sockets[endpoint]
+                connection.family.retry(now, (socket, endpoint))
         elif event == zmq.EVENT_DISCONNECTED:
             self._security.claims.prove(endpoint, is_proved=False)
             self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)

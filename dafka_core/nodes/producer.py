@@ -226,6 +226,7 @@ class Producer(Node):
 
     def _publish(self, contents: Values, timestamp: datetime | None) -> int:
         self._check_open()  # before the turn, whose owner a forked child may lack
+        since = time.monotonic(), self.acknowledged
         with self._turn:
             with self._lock:  # ``publish`` adds nothing from here on
                 first = self._next_offset
@@ -240,7 +241,7 @@ class Producer(Node):
             for start in range(0, len(contents), CHUNK_COUNT):
                 chunk = contents[start : start + CHUNK_COUNT]
                 count, size_bytes = len(chunk), chunk.size_bytes
-                self._wait_for_room()
+                self._wait_for_room(*since)
                 # Before the counts: a signal may interrupt it, and nothing is published then.
                 entry = chunk, self._clock.now_us() if time_us is None else time_us
                 with self._lock:
@@ -340,7 +341,9 @@ class Producer(Node):
             ends = self.acknowledged, self._next_offset
             raise ProducerFencedError(*self.role.tp, life.number, *ends)
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self, since: float, acknowledged: int) -> None:
+        """Wait, also for the turn, up to the timeout without an acknowledgement."""
+
         def has_room() -> bool:
             if self._next_offset < self._max_offset and self._published_bytes < self._max_bytes:
                 return True
@@ -348,8 +351,10 @@ class Producer(Node):
             self._check_progress()
             return False
 
-        waited_s = self._config.publish_timeout_s
-        if not has_room() and not self.mesh.wait_until(has_room, waited_s):
+        left_s = waited_s = self._config.publish_timeout_s
+        if acknowledged == self.acknowledged:
+            left_s -= time.monotonic() - since
+        if not has_room() and not self.mesh.wait_until(has_room, left_s):
             count = self._next_offset - self.acknowledged
             raise BackPressureError(*self.role.tp, count, waited_s)
 

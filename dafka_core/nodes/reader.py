@@ -10,11 +10,10 @@ from typing import Any, Final
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
-    ClosedError,
     ConfigError,
+    DafkaError,
     DataLossError,
     FetchTimeoutError,
-    NodeFailedError,
     NoStoreError,
 )
 from dafka_core.model.name_limits import check_topic
@@ -172,8 +171,8 @@ class Reader(Node):
                 offset = batch.end
                 yield batch
         finally:
-            # A range may be dropped after the reader was closed.
-            with contextlib.suppress(ClosedError, NodeFailedError):
+            # A range may be dropped after the reader was closed, or in a forked child.
+            with contextlib.suppress(DafkaError):
                 self.mesh.call_soon(forget)
 
     def close(self) -> None:

@@ -222,8 +222,8 @@ class Security:
         """Return a tower's beacon with the key of the announced node."""
         return frames if self.own is None else [*frames, owner.encode()]
 
-    def announced(self, now: float, frames: list[bytes], own: str) -> tuple[TowerBeacon, bool]:
-        """Return a tower's beacon to node ``own``, and whether its endpoint has a new key.
+    def announced(self, now: float, frames: list[bytes]) -> tuple[TowerBeacon, bool]:
+        """Return a tower's beacon, and whether its endpoint has a new key.
 
         Raises ProtocolError if it is invalid, and RefusedNodeError if keys do not allow its node,
         or its endpoint belongs to another key.
@@ -238,9 +238,7 @@ class Security:
                 raise RefusedNodeError(f"key {key} of a node is not in {self._allowed.directory}")
         beacon = decode_tower_beacon(frames)
         self.check_node(beacon.node, key)
-        # If another node has announced itself at this node's own endpoint, this node would connect
-        # to itself, and take its own messages for those of the other node.
-        return beacon, beacon.node != own and self.claims.take(now, beacon.endpoint, key)
+        return beacon, self.claims.take(now, beacon.endpoint, key)
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from dafka_core.config.node_options import SecurityOptions
 from dafka_core.errors import ConfigError, StoreError
 from dafka_core.nodes.addresses import new_address
 from dafka_core.storage import Log
-from dafka_core.storage.storage_errors import DATA_FILE
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 
 ADDRESS_FILE: Final = "address"
@@ -40,7 +40,9 @@ def kept_address(directory: Path, config: SecurityOptions | None = None) -> str:
         address = _address(directory, found)
         # Without an origin: the store ended between writing the two files.
         if origin and origin != _origin(directory):
-            raise StoreError(directory, copied(address))
+            moved = "if its original is gone for good, as after a move to another disk, delete file"
+            keeps = f"{moved} {ORIGIN_FILE} in it instead: then it keeps its address"
+            raise StoreError(directory, f"{copied(address)}; {keeps}")
         _write(directory / ORIGIN_FILE, _origin(directory))
         return address
 
@@ -76,7 +78,8 @@ def log_of(directory: Path | str, *, unchecked: bool = False) -> Log:
     """Open the log of a stopped store; raise StoreError if none is here, or it is running."""
     check_directory(directory)
     directory = Path(directory)
-    if not (directory / DATA_FILE).exists():
+    # ``Log`` names a backup and its remedy.
+    if not any((directory / each).exists() for each in (DATA_FILE, BACKUP_MANIFEST)):
         raise StoreError(directory, f"there is no store here (no file {DATA_FILE})")
     return Log(directory, unchecked=unchecked)
 

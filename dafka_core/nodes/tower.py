@@ -219,6 +219,7 @@ def _bind(socket: Socket, option: str, config: TowerOptions) -> tuple[str, int]:
         why = "must be tcp://HOST:PORT, as tcp://127.0.0.1:5556"
         raise ConfigError(option, address, why) from None
     except zmq.ZMQError as error:
-        raise ConfigError(option, address, f"cannot be bound to: {why_unbound(error)}") from None
+        why = f"cannot be bound to: {why_unbound(error)}; port 0 lets the system choose"
+        raise ConfigError(option, address, why) from None
     check_closed(socket, option, address, config)
     return host, port

@@ -74,6 +74,7 @@ class ConsumerRole:
         self._start = start
         self.topics: dict[str, None] = {}  # in the order of their subscription
         self._heads_asked_at: float | None = None
+        self._paused_at = inf  # without room since then
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the next offset and the known head (exclusive) of each partition."""
@@ -179,15 +180,18 @@ class ConsumerRole:
 
     def on_tick(self, now: float) -> list[Outgoing]:
         """Request missing records, and the heads at an interval."""
+        messages = self.directory.on_tick(now)
         if not self.room:
-            return []
-        messages: list[Outgoing] = []
+            self._paused_at = min(self._paused_at, now)
+            return messages
+        if self._paused_at < now:
+            self.scheduler.extend_waits(now - self._paused_at)
+        self._paused_at = inf
         due = self._heads_due()
         if now >= due:
             messages.extend(m.GetHeads(topic, self.address) for topic in self.topics)
-        if due == inf or messages:
+        if due == inf or now >= due:
             self._heads_asked_at = now if self.topics else None
-        messages += self.directory.on_tick(now)
         for loss in self._detector.losses(now):
             self._lose(now, loss)
         return [*messages, *self.scheduler.fetch_due(now), *self._detector.ask(now)]
@@ -195,7 +199,7 @@ class ConsumerRole:
     def deadline(self, now: float) -> float:
         """Return the time of the next request."""
         if not self.room:
-            return inf
+            return self.directory.deadline(now)
         return min(self.scheduler.deadline(), self._heads_due(), self.directory.deadline(now))
 
     def _heads_due(self) -> float:

@@ -118,6 +118,12 @@ class FetchScheduler:
         fetchers = chain(self._under_way.values(), self._waiting)
         return [each for each in fetchers if each.unanswered_s(now) >= longer_than_s]
 
+    def extend_waits(self, paused_s: float) -> None:
+        """Extend all waits by a time in which nothing was requested."""
+        for each in chain(self._under_way.values(), self._waiting):
+            if each.unanswered_since is not None:
+                each.unanswered_since += paused_s
+
     def forget(self, tp: TopicPartition) -> None:
         """Drop a partition that is complete or cancelled."""
         self._under_way.pop(tp, None)

@@ -243,10 +243,9 @@ def _offset(text: str) -> SourceOffset | None:
 
 
 def sync_checkpoint(location: str, batch: int) -> None:
-    """Put all files of a checkpoint that are newer than the plan of the previous batch on disk.
+    """Put the files of a checkpoint on disk that are newer than the plan of the previous batch.
 
     All files, if the clock was set back since.
-
     The sink calls this before it commits a batch.  Spark does not sync them: after a power cut it
     would give a batch that the sink has committed other offsets, or miss the state before it.  A
     checkpoint that this machine's file system does not have is left alone.
@@ -340,12 +339,10 @@ def _copy(own: Path, part: Path) -> None:
 def _files(directory: Path) -> set[tuple[Path, int, int]]:
     found = set()
     for path in directory.rglob("*"):
-        try:
+        with suppress(FileNotFoundError):
             status = path.stat()
-        except FileNotFoundError:
-            continue
-        if path.is_file():
-            found.add((path.relative_to(directory), status.st_size, status.st_mtime_ns))
+            if path.is_file():
+                found.add((path.relative_to(directory), status.st_size, status.st_mtime_ns))
     return found
 
 

@@ -173,15 +173,15 @@ class PrivateFile(Generic[T]):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is no path"
             raise ValueError(f"must be a file that '{self._made_by}' made ({reason})") from None
+        try:
+            contents = self._parse(octets)
+        except ValueError as error:  # such as of a public key, which others may read
+            raise ValueError(f"{self._path} {error}") from None
         if others_can_read(status):
             cure = f"'chmod 600 {self._path}', and replace its secret if they have read it"
             raise ValueError(f"{self._path} can be read by others: {cure}")
-        try:
-            self._contents = self._parse(octets)
-        except ValueError as error:
-            raise ValueError(f"{self._path} {error}") from None
-        self._state = state
-        return self._contents
+        self._contents, self._state = contents, state
+        return contents
 
     def reread(self, default: T, log: Callable[[str], None]) -> T:
         """Return the parsed contents, or a default while they are invalid; log each reason once."""

@@ -56,7 +56,7 @@ def host_port(text: str, default_port: int | None = None) -> HostPort:
     """
     match = _HOST_PORT.fullmatch(text)
     port = None if match is None or not _is_valid(match[1]) else match[2] or default_port
-    if match is None or port is None or int(port) > 65_535:
+    if match is None or text.isdecimal() or port is None or int(port) > 65_535:
         example = f"127.0.0.1:{default_port or 9_108}"
         raise ValueError(f"must be HOST:PORT, as {example}; port 0 lets the system choose")
     return HostPort(match[1].strip("[]"), int(port))

@@ -1,12 +1,10 @@
 """Readers of a cluster's stores: over the mesh, or by Arrow Flight without a mesh.
 
 The stores of each mesh are in a file of this machine.  Spark ends its Python workers after a minute
-without work.  The workers of the next batch find the stores by this file, even while no tower
-answers.
+without work; those of the next batch find the stores by this file, even while no tower answers.
 
 A query that finds no tower or no store at its start gets the diagnosis of ``dafka doctor``.  A
-problem that waiting cannot solve fails the query at once; any other is logged once while the query
-waits.  A healthy start imports nothing of it.
+problem that waiting cannot solve fails the query at once; any other is logged while it waits.
 """
 
 # ruff: noqa: PLC0415 -- a healthy start imports nothing more

@@ -151,9 +151,7 @@ class RegressionDetector:
         A partition is absent if all stores have an older producer's records than the query read:
         those behind its position belong to another history.
 
-        Raises:
-            SourceLossError: records have been lost for long enough, and option
-                ``failOnDataLoss`` is true.
+        Raises SourceLossError for records lost for long enough, if ``failOnDataLoss`` is true.
         """
         now, waiting, positions = time.monotonic(), set(), begin.positions
         lives = begin.lives.items()

@@ -337,10 +337,7 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         self._progress.close()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of all partitions and the lag, for Spark's progress report.
-
-        Many partitions are summed up.
-        """
+        """Return the ends of all partitions, or their sum, and the lag, for Spark's progress."""
         heads = self._snapshot.heads
         if self._report is None and heads:
             ends = {tp: max(info.end, self._read.get(tp, 0)) for tp, info in heads.items()}

@@ -172,7 +172,7 @@ class OffsetReader:
         for tp, position in bound.limit.partitions.items():
             known = heads.get(tp)
             if position.base == OFFSET and position.number > (known.end if known else 0):
-                why = f"no store has {tp}"
+                why = f"no store has {tp}; partitions have the UUIDs that 'dafka heads' lists"
                 if known:
                     why = f"{tp} has offsets {known.earliest} up to, not including, {known.end}"
                 raise ConfigError(bound.option, position.number, why)
@@ -311,11 +311,7 @@ class OffsetReader:
             yield [borrowed.enter_context(borrow(at, self._options.keys)) for at, _ in found]
 
     def check_stores(self) -> None:
-        """Warn of each known store that is unreachable.
-
-        Raises:
-            ConfigError: fewer stores are reachable than option ``minStores`` demands.
-        """
+        """Warn of unreachable stores; raise ConfigError if they are too many (``minStores``)."""
         with self._connect(self._options.mesh_address) as reader:
             missing = reader.missing_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
             there = {*reader.stores()} - {each.store for each in missing}

@@ -28,7 +28,7 @@ class SimulatedPeers:
         self._mesh = mesh
         self._own = own
         expiry_s = 4 * mesh.network.shape.beacon_s
-        self.table = PeerTable(own.node, own.port, expiry_s=expiry_s)
+        self.table = PeerTable(own.node, own.port, host=own.host, expiry_s=expiry_s)
         self.due = mesh.world.now  # when to send a beacon next
         self._came: deque[list[bytes]] = deque()
         self._connected = False
@@ -48,14 +48,15 @@ class SimulatedPeers:
                 self.due = now
                 continue
             try:
-                beacon, is_other_key = mesh.security.announced(now, frames, self._own.node)
+                beacon, is_other_key = mesh.security.announced(now, frames)
             except ProtocolError:
                 mesh.world.refused["beacon"] += 1
                 continue
             if is_other_key and beacon.endpoint in self.table:
                 mesh.network.renew(mesh, beacon.endpoint)
-            if self.table.hear(now, beacon):
+            if self.table.is_new(beacon):
                 mesh.learn(PeerNews(beacon.node, beacon.endpoint))
+            if self.table.hear(now, beacon):
                 mesh.network.connect(mesh, beacon.endpoint)
                 if beacon.kind in ("", UNKNOWN_KIND) or not self._own.kind:
                     self.due = now

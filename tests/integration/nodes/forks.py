@@ -80,6 +80,8 @@ def uses() -> None:
         producer.flush(SOON_S)
         records = iter(consumer)
         assert next(records).value == b"0"
+        batches: Any = reader.read(TopicPartition("t", producer.address), 0, 2, timeout_s=SOON_S)
+        next(batches)
         logs = LocalLogs()
         opened = (hub, store, producer, consumer, reader, log, cluster, logs)
 
@@ -102,6 +104,7 @@ def uses() -> None:
                 lambda: logs.open(StoreLocation("", ())),
             ):
                 print(refused(use))
+            batches.close()
             for each in opened:
                 each.close()
             # The child may have nodes of its own.  Both stores have it: the parent's one ends.

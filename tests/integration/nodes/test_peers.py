@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +12,21 @@ from typing import Any
 import pytest
 import zmq
 
-from dafka_core import Consumer, NoStoreError, Producer, Reader, Store, Tower
+from dafka_core import (
+    Consumer,
+    NoStoreError,
+    NotAcknowledgedError,
+    Producer,
+    Reader,
+    Store,
+    Tower,
+)
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers, sockets
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
-from dafka_core.protocol.beacons import TowerBeacon
+from dafka_core.protocol.beacons import TowerBeacon, encode_node_beacon, encode_tower_beacon
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -224,6 +233,57 @@ def test_events_of_an_ended_connection_do_not_concern_the_next_one(
     assert endpoint not in mesh.peers._new
 
 
+def test_a_node_at_the_endpoint_of_another_is_news(consume: Callable[..., Consumer]) -> None:
+    """As a store whose directory and address are new, and whose port is not."""
+    mesh, nodes = consume("t").mesh, ["B" * 32, "C" * 32]
+
+    def receive(now: float) -> list[str]:
+        for node in nodes * 2:
+            frames = encode_tower_beacon(TowerBeacon(node, "tcp://127.0.0.1:1"))
+            for _ in range(2):
+                mesh.peers._receive_beacon(now, "tower", frames)
+        return [each.node for each in mesh.peers._news if each.endpoint]
+
+    assert mesh.call(receive) == nodes * 2
+
+
+def test_a_node_is_never_connected_to_itself(
+    raw: Callable[..., RawPeer], produce: Callable[..., Producer], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As two containers on different machines, which have one address and one port."""
+    producer, peer = produce("t"), raw()
+    mesh = producer.mesh
+    place = mesh.peers.inbound.endpoint
+
+    def is_announced() -> bool:
+        own = mesh.beacon._replace(node=peer.address)
+        peer.send_beacon(encode_node_beacon(own._replace(kind="S")))
+        return [b"B", peer.address.encode(), place.encode()] in peer.beacons
+
+    wait_until(is_announced)
+    producer.publish(b"on no disk")
+    with pytest.raises(NotAcknowledgedError):
+        producer.flush(2)  # some FETCHes of its last record
+    assert place not in mesh.peers.table
+    assert f"no connection to node {peer.address}, at this node's own endpoint" in caplog.text
+
+
+def test_a_message_of_too_many_frames_from_a_peer_with_a_name_is_skipped(
+    raw: Callable[..., RawPeer], consume: Callable[..., Consumer]
+) -> None:
+    """Its connection is attempted by the other family while the rest is skipped."""
+    consumer, peer = consume("t"), raw(host="localhost")
+    prefix = subscription(RecordMessage, "t")
+    peer.wait_until_subscribed(prefix)
+    peer.subscribed.clear()
+    peer.send_frames([b"Mt", *[b""] * 300_000])
+    peer.wait_until_subscribed(prefix)
+    peer.send(RecordMessage("t", peer.address, 0, b"next"))
+    record = consumer.poll(PATIENCE_S)
+    assert record is not None
+    assert record.value == b"next"
+
+
 def test_no_quota_counts_what_a_node_leaves_unread(produce: Callable[..., Producer]) -> None:
     mesh = produce("t").mesh
     assert not mesh.quotas.is_paused
@@ -266,6 +326,24 @@ def test_a_peer_that_does_not_connect_is_logged(
     mesh.peers.inbound.apply(None, True, DirectRecord, peer.address)
     assert mesh.peers.inbound.unconnected([peer.address, "B" * 32]) == ["B" * 32]
     assert mesh.failure is None
+
+
+def test_a_tower_that_receives_nothing_is_logged(
+    tower: str,
+    said: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A firewall passes one of its two ports."""
+    monkeypatch.setattr(peers, "UNREACHED_S", 0.3)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        sub, pub = closed.getsockname()[1], tower.split(":")[2]
+        with Reader(tower=f"127.0.0.1:{sub}:{pub}", beacon_interval_ms=50):
+            wait_until(lambda: caplog.records)
+            [line] = said()
+    assert line.startswith("no tower returns the beacons of this node")
+    assert f"(127.0.0.1:{sub})" in line
 
 
 def test_a_store_that_cannot_connect_is_named(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,6 +195,26 @@ def test_publish_waits_for_room_and_raises_without_it(
     peer.send(Ack("t", producer.address, 0))
     wait_until(partial(has_acknowledged, producer, 1))
     assert producer.publish(b"x") == 5
+
+
+def test_a_call_that_has_waited_for_another_one_waits_no_longer(
+    produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, begun, times = produce("t", max_unacked_records=1), threading.Event(), [100.0]
+    producer.publish(b"0")
+
+    def monotonic() -> float:
+        begun.set()
+        return times[-1]
+
+    monkeypatch.setattr("dafka_core.nodes.producer.time", SimpleNamespace(monotonic=monotonic))
+    with ThreadPoolExecutor(1) as threads:
+        with producer._turn:
+            waiting = threads.submit(producer.publish, b"1")
+            assert begun.wait(PATIENCE_S)
+            times.append(160.0)
+        with pytest.raises(BackPressureError, match="none came for 60 s"):
+            waiting.result(PATIENCE_S)
 
 
 def test_waiting_for_room_ends_with_the_producer(tower: str) -> None:

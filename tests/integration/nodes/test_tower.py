@@ -12,6 +12,7 @@ import zmq
 from dafka_core import ConfigError, Consumer, Producer, Reader, Store, Tower
 from dafka_core.config.node_options import NodeOptions, TowerAddress
 from dafka_core.nodes import peers
+from dafka_core.nodes.connection_quotas import monitor_events
 from dafka_core.nodes.peers import AWAY_S, REFUSED_S, Towers
 from dafka_core.nodes.security import Security
 from dafka_core.protocol import timing
@@ -152,7 +153,7 @@ def test_an_oversized_beacon_ends_only_its_own_connection(running: Tower, bare: 
 def test_an_address_in_use_is_refused(option: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="cannot be bound to") as refused:
+        with pytest.raises(ConfigError, match=r"cannot be bound to.*in use; port 0") as refused:
             Tower(**ANY_PORTS | {option: address})
     assert (refused.value.option, refused.value.value) == (option, address)
 
@@ -194,6 +195,38 @@ def test_a_silent_tower_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) ->
         with restarted(first):
             wait_until(lambda: links[address(first)].received_at > before.received_at)
             assert reader.mesh.failure is None
+
+
+def test_a_tower_with_a_name_may_end_before_its_beacons_are_read(bare: Sockets) -> None:
+    """A disconnected socket would lack the other frames of a message, and ZeroMQ abort."""
+    hears, says = bare.make(zmq.SUB), bare.make(zmq.XPUB)
+    sub, pub = (each.bind_to_random_port("tcp://127.0.0.1") for each in (hears, says))
+    with zmq.Context() as context:
+        config = NodeOptions.build({"tower": f"localhost:{sub}:{pub}"})
+        own, peer = (
+            NodeBeacon("A" * 32, "127.0.0.1", 7, "R"),
+            TowerBeacon("B" * 32, "tcp://h:1", "S"),
+        )
+        made = Towers(own, config, context, zmq.Poller(), Security(config, context))
+        [link] = made._links.values()
+        monitor, retries = link.monitors[link.sub], 0
+
+        def is_sent() -> bool:
+            says.send_multipart(encode_tower_beacon(peer))
+            return bool(link.sub.poll(10))
+
+        wait_until(is_sent)
+        says.close()
+        while not retries:
+            assert monitor.poll(RECEIVE_MS)
+            retries = [each for each, *_ in monitor_events(monitor)].count(
+                zmq.EVENT_CONNECT_RETRIED
+            )
+        assert monitor.poll(RECEIVE_MS)  # the next one
+        found = [frames for _, frames in made.receive(0.0, {link.sub, monitor})]
+        assert found[0] == encode_tower_beacon(peer)
+        assert link.family.is_ipv6
+        made._close(link)
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,22 @@ def test_a_node_is_not_begun(name: str, value: object) -> None:
     assert refused.value.option == name
 
 
-@pytest.mark.parametrize("start", [{"t": {"P": True}}, {5: {}}, {"": {}}, {"t": {"P": 1.5}}])
-def test_an_invalid_start(start: Any) -> None:
-    with pytest.raises(ConfigError, match="option 'start' = "):
+LONG = "x" * 256
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        *(({"t": {"P": offset}}, "a sequence must") for offset in (-1, 2**63)),
+        *(({"t": {"P": offset}}, "must not be of type") for offset in (True, 1.5, "1", Decimal(5))),
+        *(({name: {}}, "a topic .*must") for name in ("", LONG, "a\0b", "\ud800")),
+        *(({"t": {name: 0}}, "an address must") for name in ("", LONG, "a\0b")),
+        ({5: {}}, "must not be of type int"),
+        ({"t": {5: 0}}, "must not be of type int"),
+    ],
+)
+def test_an_invalid_start(start: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"option 'start' = .*: .*{why}"):
         Consumer(start=start, tower=NOBODY)
 
 
@@ -67,7 +81,7 @@ def test_a_directory_without_a_name() -> None:
         EmbeddedCluster(directory="")
 
 
-@pytest.mark.parametrize("offset", ["x", None, -1, 2.5, True, 10**30])
+@pytest.mark.parametrize("offset", ["x", None, -1, 2.5, Decimal(5), True, 10**30])
 def test_an_invalid_offset(tower: str, offset: Any) -> None:
     with Consumer(tower=tower) as consumer, Reader(tower=tower) as reader:
         with pytest.raises(ConfigError, match="option 'offset' = "):
@@ -87,17 +101,20 @@ def test_names_in_the_place_of_lists_and_partitions(tower: str) -> None:
             next(reader.read(tp, 0, 1, timeout_s=PATIENCE_S))
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, None, 5])
+@pytest.mark.parametrize("name", ["", LONG, "ä" * 128, "a\0b", "\ud800", None, 5, ["t"]])
 def test_an_invalid_name_ends_no_consumer(tower: str, name: Any) -> None:
     with Consumer(tower=tower) as consumer:
         for option, call in (
             ("topics", lambda: consumer.held_topics(name, timeout_s=PATIENCE_S)),
+            ("topic", lambda: consumer.subscribe(name)),
+            ("topic", lambda: consumer.unsubscribe(name)),
             ("topic", lambda: consumer.seek(TopicPartition(name, "P"), 0)),
             ("partition", lambda: consumer.seek(TopicPartition("t", name), 0)),
         ):
             with pytest.raises(ConfigError, match=f"option '{option}' = "):
                 call()
         consumer.subscribe("t")
+        assert consumer.subscription == ["t"]
 
 
 def test_too_many_topics_end_no_reader(tower: str) -> None:

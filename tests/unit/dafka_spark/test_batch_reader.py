@@ -56,7 +56,7 @@ def test_the_plan_has_the_ranges_between_the_bounds(
         ('{"t": {"A": 7}}', '{"t": {"A": 3}}', "endingOffsets", "starts after it, at 7"),
         ('{"t": {"A": 11}}', "latest", "startingOffsets", "offsets 0 up to, not including, 10"),
         ("earliest", '{"t": {"B": 3}}', "endingOffsets", "partition B starts after it, at 5"),
-        ("earliest", '{"t": {"Z": 1}}', "endingOffsets", "no store has topic 't', partition Z"),
+        ("earliest", '{"t": {"Z": 1}}', "endingOffsets", "no store has topic 't', partition Z; "),
     ],
 )
 def test_bounds_outside_of_a_partition_are_refused(

@@ -324,6 +324,17 @@ def test_without_room_nothing_is_lost() -> None:
     assert cluster.pass_time(timing.LOSS_CHECK_S - 1) == []
 
 
+def test_a_time_without_room_is_no_wait_for_an_answer() -> None:
+    cluster = Cluster(FAIL, {A: (50, 100), B: None})
+    assert cluster.pass_time(1) == []
+    cluster.role.room = False
+    assert cluster.pass_time(2 * LATER_S) == []
+    cluster.role.room = True
+    cluster.role.on_peer(cluster.now, PeerNews(B, is_lost=True))  # it is started again
+    assert cluster.pass_time(timing.ABSENT_STORE_S - 2) == []
+    assert cluster.pass_time(2 * timing.LOSS_QUESTION_S)[0][:4] == (TP, 0, 50, 50)
+
+
 def test_stores_are_asked_rarely() -> None:
     cluster = Cluster(FAIL, {A: (0, 100)})
     assert cluster.pass_time(20 * timing.LOSS_QUESTION_S) == []

@@ -117,6 +117,11 @@ def _public(path: Path) -> None:
     path.chmod(0o600)
 
 
+def _public_to_all(path: Path) -> None:
+    _public(path)
+    path.chmod(0o644)
+
+
 def _cut(path: Path) -> None:
     path.write_text(path.read_text().replace('secret-key = "', 'secret-key = "x'))
 
@@ -128,6 +133,7 @@ def _cut(path: Path) -> None:
         (lambda path: path.chmod(0o640), "can be read by others"),
         (lambda path: path.unlink(), r"must be a file that 'dafka keys new' made \(No such file"),
         (_public, "has a public key only: name the file that ends in .key_secret"),
+        (_public_to_all, "has a public key only: name the file that ends in .key_secret"),
         (_cut, "holds no key, or not a whole one"),
         (lambda path: path.write_text("nothing"), "holds no key, or not a whole one"),
         (lambda path: path.write_bytes(b"\xff\xfe\0"), "holds no key, or not a whole one"),
