@@ -56,13 +56,15 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
             raise ColumnError("value", f"is {found}, must be string with valueFormat = string")
         return None
     codec = options.codec()
-    if codec is None:
-        try:
-            return codec_of(options.value_format, kind)
-        except ValueError as error:
-            raise ColumnError("value", str(error)) from None
-    if found != (wanted := codec.kind.simpleString()):
-        raise ColumnError("value", f"is {found}, and option valueSchema is {wanted}")
+    try:
+        codec = codec or codec_of(options.value_format, kind)
+    except ValueError as error:
+        raise ColumnError("value", str(error)) from None
+    if codec and found != (wanted := codec.kind.simpleString()):
+        needs = (
+            f"and option valueSchema is {wanted}" if options.value_schema else f"must be {wanted}"
+        )
+        raise ColumnError("value", f"is {found}, {needs}")
     return codec
 
 

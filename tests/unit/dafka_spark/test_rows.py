@@ -98,6 +98,7 @@ TYPED = {"valueformat": "json", "valueschema": "id BIGINT"}
         ("value BINARY", {"valueformat": "string"}, "must be string with valueFormat = string"),
         ("value STRING", {"valueformat": "json"}, "is string, a JSON object is made of a struct"),
         ("value STRING", {"valueformat": "arrow"}, "is string; a stream is made of a list"),
+        ("value STRUCT<id INT>", {"valueformat": "arrow"}, "is struct<id:int>, must be array<str"),
         ("value STRUCT<id INT>", {"valueformat": "avro"}, "an Avro schema: name it with option v"),
         ("value STRUCT<b BINARY>", {"valueformat": "json"}, "no form in JSON"),
         ("value STRUCT<id INT>", TYPED, "is struct<id:int>, and option valueSchema is struct<id:b"),
