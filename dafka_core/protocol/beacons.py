@@ -219,9 +219,9 @@ class PeerTable(dict[str, _Peer]):
         """Return the UUID of the peer at an endpoint."""
         return self[endpoint].node
 
-    def knows(self, node: str) -> bool:
-        """Return True if a node has an endpoint."""
-        return any(node == peer.node for peer in self.values())
+    def nodes(self) -> set[str]:
+        """Return the UUIDs of the peers."""
+        return {peer.node for peer in self.values()}
 
     def is_heard(self, now: float, endpoint: str) -> bool:
         """Return True if a peer's beacons arrive; without a tower none do."""

@@ -83,5 +83,5 @@ class SimulatedPeers:
             mesh.security.claims.forget(endpoint)
         lost, self.table.replaced[:] = [*(node for node, _ in silent), *self.table.replaced], []
         for node in lost:
-            if not self.table.knows(node):
+            if node not in self.table.nodes():
                 mesh.role.on_peer(now, PeerNews(node, is_lost=True))
