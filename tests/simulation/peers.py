@@ -54,9 +54,8 @@ class SimulatedPeers:
                 continue
             if is_other_key and beacon.endpoint in self.table:
                 mesh.network.renew(mesh, beacon.endpoint)
-            if self.table.is_new(beacon):
-                mesh.learn(PeerNews(beacon.node, beacon.endpoint))
             if self.table.hear(now, beacon):
+                mesh.learn(PeerNews(beacon.node, beacon.endpoint))
                 mesh.network.connect(mesh, beacon.endpoint)
                 if beacon.kind in ("", UNKNOWN_KIND) or not self._own.kind:
                     self.due = now

@@ -319,9 +319,7 @@ def test_a_peer_can_be_forgotten() -> None:
 
 def test_another_node_at_an_endpoint_takes_its_place() -> None:
     peers = peers_with("A")
-    assert peers.is_new(beacon("B", 0))
     assert not peers.hear(1.0, beacon("B", 0))
-    assert not peers.is_new(beacon("B", 0))
     assert peers.node_at("tcp://h:0") == "B"
     assert len(peers) == 1
     assert peers.replaced == ["A"]
