@@ -21,13 +21,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -272,8 +274,12 @@ def ends(offset: str) -> dict[str, Any]:
 
 
 def print_json(facts: dict[str, object]) -> None:
-    """Print a JSON object as one line."""
-    print(json.dumps(facts), flush=True)
+    """Print a JSON object as one line; end the job if nothing reads it, as in ``| head``."""
+    try:
+        print(json.dumps(facts), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would report the rest at its exit
+        sys.exit(0)
 
 
 Key = tuple[Any, ...]
@@ -306,10 +312,11 @@ def grouped(
 
     def pieces() -> Iterator[tuple[Key, pa.RecordBatch]]:
         for batch in batches:
-            keys = zip(*(batch[name].to_pylist() for name in columns), strict=True)
-            for key, rows in groupby(enumerate(keys), itemgetter(1)):
-                places = [at for at, _ in rows]
-                yield key, batch.slice(places[0], len(places))
+            of_columns = (pc.run_end_encode(batch[name]).run_ends for name in columns)
+            ends = np.unique(np.concatenate([[0], *of_columns])).tolist()
+            for start, end in pairwise(ends):
+                key = tuple(batch[name][start].as_py() for name in columns)
+                yield key, batch.slice(start, end - start)
 
     for key, found in groupby(pieces(), itemgetter(0)):
         yield key, (rows for _, rows in found)

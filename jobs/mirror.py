@@ -26,6 +26,7 @@ from dafka_core.archive.archive import SCHEMA
 from dafka_core.config.node_options import NodeOptions, keys_of_environment
 from dafka_core.errors import ConfigError
 from dafka_core.model.envelope_columns import close_columns
+from dafka_core.model.name_limits import parse_topic
 from dafka_core.model.names import unescape
 from dafka_core.model.records import TopicPartition
 from dafka_spark.job_support import (
@@ -43,6 +44,7 @@ from dafka_spark.job_support import (
     run_job,
     run_query,
 )
+from dafka_spark.option_types import parse_names
 
 ANSWER_S = 20.0  # the timeout for the discovery of stores
 
@@ -195,6 +197,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     session.stop()
 
 
+def topic_name(text: str) -> str:
+    """Parse the name of a topic."""
+    try:
+        return parse_topic(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}, not {text!r}") from None
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the job's arguments."""
     parser = JobParser("Copy topics to another cluster, as they are, every record exactly once.")
@@ -207,6 +217,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--to-topic",
+        type=topic_name,
         metavar="TOPIC",
         help="the copy's name, of one topic (default: the same name)",
     )
@@ -241,7 +252,7 @@ def _check_other_cluster(arguments: argparse.Namespace) -> None:
         ConfigError: both towers are of one cluster.
         DafkaError: no tower or no store answers.
     """
-    if arguments.to_topic not in (None, arguments.topic):
+    if arguments.to_topic and arguments.to_topic not in parse_names(arguments.topic):
         return
     found = []
     for tower in (arguments.tower, arguments.to_tower):

@@ -96,9 +96,6 @@ class Sessions(StatefulProcessor):
         else:
             self._open.clear()
 
-    def close(self) -> None:
-        """Do nothing: Spark closes the state."""
-
     def _spans(self) -> list[Span]:
         if not self._open.exists():
             return []
@@ -161,18 +158,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the job; print a line of JSON for every batch."""
     arguments = parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
-    _check_packages()
-    session = build_session("sessionize")
-    run_query(build_writer(session, arguments), arguments)
-    session.stop()
-
-
-def _check_packages() -> None:
-    """Raise ``JobError`` if a package is missing that Spark's state needs."""
-    try:
+    try:  # Spark's state needs it
         import_extra("google.protobuf", extra="protobuf")
     except ImportError as error:
         raise JobError(str(error)) from None
+    session = build_session("sessionize")
+    run_query(build_writer(session, arguments), arguments)
+    session.stop()
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -10,11 +10,14 @@ the valid files.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from dafka_core.errors import ConfigError
 from dafka_spark.job_support import (
     JobParser,
     add_query_arguments,
@@ -36,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = _parser().parse(argv)
     check_options(arguments)
     session = build_session("topic-to-parquet")
+    _check_output(session, arguments)
     records = read_topics(session, arguments)
     if arguments.text:
         records = as_text(records)
@@ -47,6 +51,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     run_query(writer, arguments)
     session.stop()
+
+
+def _check_output(session: SparkSession, arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for a directory with files of another checkpoint.
+
+    Spark skips batches with the numbers of those that a directory has, without a message.
+    """
+    written = _last_batch(session, arguments.output, "_spark_metadata")
+    if written > _last_batch(session, arguments.checkpoint, "offsets"):
+        why = (
+            f"has batches up to {written} that this checkpoint lacks, and Spark would skip those "
+            "numbers: use the checkpoint that they were written with, or another directory"
+        )
+        raise ConfigError("output", arguments.output, why, "argument")
+
+
+def _last_batch(session: SparkSession, directory: str, log: str) -> int:
+    """Return the number of the last batch in one of Spark's logs, in any file system; or -1."""
+    context: Any = session.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(directory, log)  # noqa: SLF001
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+    found = files.listStatus(path) if files.exists(path) else []
+    names = [each.getPath().getName().partition(".")[0] for each in found]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _parser() -> JobParser:

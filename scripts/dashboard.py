@@ -7,11 +7,11 @@ dashboard_panels.py.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 from scripts.dashboard_panels import CHOSEN, ROWS, Line, Panel
+from scripts.states import write
 
 FILE: Final = Path(__file__).resolve().parent.parent / "deploy/grafana/dafka.json"
 
@@ -102,11 +102,7 @@ def _choices() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write the file, or report that it is out of date."""
-    text = json.dumps(dashboard(), indent=1) + "\n"
-    if "--check" not in sys.argv[1:]:
-        FILE.write_text(text, encoding="utf-8")
-    elif FILE.read_text(encoding="utf-8") != text:
-        sys.exit(f"{FILE.name} is out of date: run python scripts/dashboard.py")
+    write(FILE, json.dumps(dashboard(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

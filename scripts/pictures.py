@@ -6,7 +6,6 @@ or dark theme.
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -15,6 +14,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from dafka_core.protocol import timing
+from scripts.states import write
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -289,11 +289,7 @@ PICTURES = {
 def main() -> None:
     """Draw them, or report that one is out of date."""
     for name, draw in PICTURES.items():
-        file, drawn = IMAGES / f"{name}.svg", draw()
-        if "--check" not in sys.argv[1:]:
-            file.write_text(drawn, encoding="utf-8")
-        elif file.read_text(encoding="utf-8") != drawn:
-            sys.exit(f"docs/images/{name}.svg is out of date: run python scripts/pictures.py")
+        write(IMAGES / f"{name}.svg", draw())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dafka_kafka.groups.group import GROUP_TABLE
 from dafka_kafka.partition_registry import LEASE_TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
+END = "<!-- end -->"
 
 
 def label(state: Enum) -> str:
@@ -69,27 +70,36 @@ def shown(action: str | KafkaError) -> str:
 
 
 def updated(text: str) -> str:
-    """Return the page's text with the current tables.
+    """Return the page's text with the current tables."""
+    for name, table in TABLES.items():
+        text = replaced(text, f"<!-- generated: {name} -->", markdown(table))
+    return text
+
+
+def replaced(text: str, begin: str, generated: str) -> str:
+    """Return a page's text with a new generated part.
 
     Raises:
-        ValueError: the text does not have exactly one place for each table.
+        ValueError: the text does not have exactly one place for it.
     """
-    for name, table in TABLES.items():
-        begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
-        pattern = re.compile(f"{begin}.*?{end}", re.DOTALL)
-        text, count = pattern.subn(f"{begin}\n\n{markdown(table)}\n\n{end}", text)
-        if count != 1:
-            raise ValueError(f"the page must have {begin!r} once, and has it {count} times")
+    pattern = re.compile(f"{re.escape(begin)}.*?{END}", re.DOTALL)
+    text, count = pattern.subn(lambda _: f"{begin}\n\n{generated}\n\n{END}", text)
+    if count != 1:
+        raise ValueError(f"the page must contain {begin!r} and {END!r} once, not {count} times")
     return text
+
+
+def write(path: Path, text: str) -> None:
+    """Write a generated file; with ``--check`` only fail if it is out of date."""
+    if "--check" not in sys.argv[1:]:
+        path.write_text(text, encoding="utf-8")
+    elif path.read_text(encoding="utf-8") != text:
+        sys.exit(f"{path.name} is out of date: run python {sys.argv[0]}")
 
 
 def main() -> None:
     """Update the page, or check it."""
-    text = PAGE.read_text(encoding="utf-8")
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(updated(text), encoding="utf-8")
-    elif updated(text) != text:
-        sys.exit("docs/states.md is out of date: run python scripts/states.py")
+    write(PAGE, updated(PAGE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

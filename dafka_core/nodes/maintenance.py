@@ -525,10 +525,7 @@ SCAN_SHARE: Final = 0.02
 class UsageScan:
     """A scan that counts partitions by topic and owner, and their sizes if a limit needs them.
 
-    Args:
-        role: receives the result, in the store's loop.
-        compressor: that of the log; the log is scanned again after it has compressed blocks.
-        call_soon: runs a function in that loop.
+    The role receives the result in the store's loop, by ``call_soon``.
     """
 
     def __init__(
@@ -544,7 +541,8 @@ class UsageScan:
         self._compressor = compressor
         self._call_soon = call_soon
         self._blocks = HeldBlocks(log)
-        self._scanned = (-1, 0)  # changes of the log, and compressed blocks, at the last scan
+        # Changes of the log, and compressed blocks, at the last scan: it is repeated after either.
+        self._scanned = (-1, 0)
         self._due = 0.0
         self._damaged: set[TopicPartition] = set()  # partitions reported already
 

@@ -118,7 +118,7 @@ def publish(
     owner: Permissions = EVERYBODY,
     timeout_s: float,
 ) -> None:
-    """Append a report at the store that has most of its partition; raise DafkaError if none can."""
+    """Append a report at the store with most reports that takes it, or raise DafkaError."""
     tp = partition_of(progress.query, topic, owner)
     values = pa.array([progress.packed()], pa.binary())
     failure = DafkaError(
@@ -132,16 +132,18 @@ def publish(
                 ends.append((state.end, client))
             except DafkaError as error:
                 failure = error
-        if not ends:
+        for end, client in sorted(ends, key=lambda each: -each[0]):
+            try:
+                with client.put(tp, end, timeout_s=timeout_s) as put:
+                    put.write(values)
+                    put.finish(timeout_s)
+                return
+            except DafkaError as error:
+                failure = error
+            if isinstance(failure, OffsetConflictError):
+                break  # another run has published meanwhile
+        else:
             break
-        end, client = max(ends, key=lambda each: each[0])
-        try:
-            with client.put(tp, end, timeout_s=timeout_s) as put:
-                put.write(values)
-                put.finish(timeout_s)
-            return
-        except OffsetConflictError as error:
-            failure = error
     raise failure
 
 

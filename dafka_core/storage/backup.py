@@ -34,7 +34,7 @@ from dafka_core.storage.open_environment import FORMAT, Opened, environment, ope
 from dafka_core.storage.rows import LAST_OFFSET, PartitionRow, partition_key
 from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
-from dafka_core.storage.tables import Tables
+from dafka_core.storage.tables import MARKS, Tables
 from dafka_core.system.files import OWNERS_ALONE, make_directory, move
 
 # The entries of a log that a backup copies: all at one moment, or the newer ones.
@@ -85,8 +85,9 @@ def entries(
     yield _fact(b"first", {**facts, "format": FORMAT, "whole": whole})
     for table in (META, PARTITIONS):
         for key, value in tables.entries(table):
-            yield Entry(table, key, value)
-            count += 1
+            if not key.startswith(MARKS):  # blocks of an earlier backup are as they were then
+                yield Entry(table, key, value)
+                count += 1
     for partition_id in tables.ids_with_blocks():
         for found in tables.blocks_reaching(partition_id, starts.get(partition_id, 0)):
             yield Entry(BLOCKS, found.key, found.packed)

@@ -332,9 +332,7 @@ def build_blocks(
 
 def pack(values: Values, times: Longs, newest_us: int) -> memoryview:
     """Pack records, and their times, as one block."""
-    ends, data = values.columns()
-    part = _Part(times, ends, data[int(ends[0]) : int(ends[-1])])
-    return _assembled([part], newest_us, None)
+    return _assembled([_Part(times, *values.columns())], newest_us, None)
 
 
 def unreadable(count: int, newest_us: int) -> bytes:

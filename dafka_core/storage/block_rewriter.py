@@ -57,7 +57,7 @@ from dafka_core.storage.block import (
     plain_size,
 )
 from dafka_core.storage.entry_writer import SMALL_BLOCK_BYTES
-from dafka_core.storage.environment import Environment
+from dafka_core.storage.environment import UNCOMPRESSED, Compressed, Environment
 from dafka_core.storage.log_check import check_records, next_start
 from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
@@ -393,7 +393,8 @@ class BlockCompressor:
 
         if not self._env.write(write):
             return mark  # it has changed meanwhile
-        self._env.compressed[tp] = end
+        returns, before = self._env.compressed.get(tp, UNCOMPRESSED)
+        self._env.compressed[tp] = Compressed(returns + (end <= before), end)
         self.blocks += 1
         self.before_bytes += cold.plain_bytes
         self.after_bytes += len(packed)

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import lmdb
 
@@ -62,6 +62,19 @@ class Space(JsonMessage, frozen=True):
     oldest_lease_s: float
 
 
+class Compressed(NamedTuple):
+    """The offset up to which a partition's blocks were compressed last.
+
+    ``returns`` is how often compression went back, to records that replaced others.
+    """
+
+    returns: int
+    end: int
+
+
+UNCOMPRESSED: Final = Compressed(0, 0)
+
+
 class Environment(ProcessBound):
     """One directory.  Any number of threads may read; LMDB serialises writers.
 
@@ -72,8 +85,7 @@ class Environment(ProcessBound):
         self.directory = directory
         self.changes = HeadChanges()  # partitions changed since opening
         self.syncs = Durations()
-        # By partition, the offset up to which blocks were compressed since opening.
-        self.compressed: dict[TopicPartition, int] = {}
+        self.compressed: dict[TopicPartition, Compressed] = {}  # since opening
         self._changed = threading.Condition()
         self._uses = 0
         self._written_bytes = 0

@@ -77,9 +77,6 @@ _log = logging.getLogger("dafka.store")
 
 TRIM_PARTITIONS: Final = 100  # partitions trimmed at a time: appends wait meanwhile
 
-Range = tuple[TopicPartition, int, int]
-"""A partition, and the start and end (exclusive) of a range of offsets."""
-
 
 class PlacedRange(NamedTuple):
     """The blocks of a range: the first offset of each, its position in the file, and its size.
@@ -251,14 +248,11 @@ class Log(Closing):
     def trim_deleted(self, deletions: Iterable[Deletion]) -> list[int]:
         """Trim deleted records of partitions; return their earliest offsets afterwards."""
 
-        def work(tables: Tables) -> list[int]:
-            earliest = []
-            for each in deletions:
-                lives = tables.lives.of(each.tp, tables.row(each.tp))
-                earliest.append(tables.trim(each.tp, each.reaches(lives)))
-            return earliest
+        def trim(tables: Tables, each: Deletion) -> int:
+            lives = tables.lives.of(each.tp, tables.row(each.tp))
+            return tables.trim(each.tp, each.reaches(lives))
 
-        return self._env.write(work)
+        return self._env.write(lambda tables: [trim(tables, each) for each in deletions])
 
     def merge_step(self) -> bool:
         """Merge some small blocks into one; return False if idle.
@@ -439,12 +433,12 @@ class Log(Closing):
         return self._env.reading()
 
     def lease(
-        self, ranges: Sequence[Range], *, max_blocks: int, max_bytes: int
+        self, ranges: Iterable[tuple[TopicPartition, int, int]], *, max_blocks: int, max_bytes: int
     ) -> tuple[list[PlacedRange], Lease | None]:
-        """Lease the blocks of ranges, in order, up to the limits, but at least one.
+        """Lease the blocks of ranges from start to end (exclusive), in order, within the limits.
 
-        At the limits the last range may lack some, and later ones are left out.  There is no lease
-        if too many are held.
+        It leases at least one.  At the limits the last range may lack some, and later ones are left
+        out.  There is no lease if too many are held.
         """
 
         def placed(tables: Snapshot) -> list[PlacedRange]:

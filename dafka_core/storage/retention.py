@@ -21,6 +21,7 @@ from dafka_core.config.topic_rules import RetentionRule, rule_of
 from dafka_core.errors import ClosedError, DafkaError, StoreError
 from dafka_core.model.names import quoted
 from dafka_core.model.records import PartitionInfo, TopicPartition
+from dafka_core.storage.environment import UNCOMPRESSED, Compressed
 from dafka_core.storage.log import Log
 from dafka_core.storage.snapshot import HeldBlock
 
@@ -87,8 +88,8 @@ def before_by_size(
 STEP_BYTES: Final = 64 << 20  # bytes examined at a time; LMDB reuses no freed page meanwhile
 
 
-class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, int, list[HeldBlock]]]):
-    """The available offsets of partitions, the offsets up to which they are compressed, the blocks.
+class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[HeldBlock]]]):
+    """The available offsets of partitions, what of them is compressed, and their blocks.
 
     These are examined in small steps, and no block again while its offsets are unchanged, unless it
     was compressed.
@@ -116,7 +117,7 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, int, list[HeldBlock]]
         """
         infos = list(partitions)
         for info in infos:
-            compressed = self._log.compressed.get(info.tp, 0)
+            compressed = self._log.compressed.get(info.tp, UNCOMPRESSED)
             if self.get(info.tp, ())[:2] != (info, compressed):
                 try:
                     yield from self.look(info.tp)
@@ -126,9 +127,10 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, int, list[HeldBlock]]
 
     def look(self, tp: TopicPartition) -> Iterator[None]:
         """Examine the blocks of a partition that were not examined before."""
-        _, before, blocks = self.get(tp, (None, 0, []))
-        compressed = self._log.compressed.get(tp, 0)
-        kept = (block for block in blocks if not before < block.end <= compressed)
+        _, before, blocks = self.get(tp, (None, UNCOMPRESSED, []))
+        compressed = self._log.compressed.get(tp, UNCOMPRESSED)
+        since = before.end if before.returns == compressed.returns else 0
+        kept = (block for block in blocks if not since < block.end <= compressed.end)
         known = {(block.first, block.end): block for block in kept}
         while True:
             examined_bytes = 0

@@ -112,8 +112,7 @@ class Lives:
     def begin(self, row: PartitionRow, epoch: Epoch) -> PartitionRow:
         """Return the row after its partition continues with an epoch."""
         # Another epoch that began there was abandoned: its staged records are gone.
-        _, history = self._until(row.tp, row, epoch.start)
-        return self.replace(row, with_epoch(history, epoch))
+        return self.replace(row, with_epoch(self._until(row.tp, row, epoch.start)[1], epoch))
 
     def promise(self, tp: TopicPartition, life: EpochId) -> None:
         """Write a promise, unless a newer life has one."""
@@ -179,6 +178,9 @@ _STAGED_KEY = b"tail of "
 """With a partition's id, the key in the table ``meta`` of the names of a partition with staged
 records, so that such partitions need no search."""
 
+MARKS: Final = (b"cold of ", b"merged of ")
+"""The first bytes of the keys of ``Tables.cold`` and ``Tables.merged``."""
+
 T = TypeVar("T")
 
 
@@ -215,9 +217,9 @@ class Tables:
         self.area = AppendArea(self.meta, self._blocks, self.mergeable)
         self.lives = Lives(self.meta)
         self.notes = Notes(self.meta)
-        self.cold = OffsetTable(self.meta, b"cold of ")
+        self.cold = OffsetTable(self.meta, MARKS[0])
         """The offsets up to which partitions' blocks were scanned for compression."""
-        self.merged = OffsetTable(self.meta, b"merged of ")
+        self.merged = OffsetTable(self.meta, MARKS[1])
         """The offsets up to which partitions have no blocks to merge."""
         self.links = Links(self.meta)
         self.changed: set[TopicPartition] = set()
@@ -299,8 +301,7 @@ class Tables:
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
-        row = self.visible_row(tp)
-        return row.info if row else None
+        return row.info if (row := self.visible_row(tp)) else None
 
     def infos(self, topic: str | None) -> list[PartitionInfo]:
         """Return the available offsets of all partitions, or of a topic's, in name order."""

@@ -5,6 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from pyspark.sql.types import StructType
+
+
+def check_names(kind: StructType) -> None:
+    """Raise ValueError for a duplicate field, as of ``struct(*)`` after a join."""
+    for name in kind.names:
+        if kind.names.count(name) > 1:
+            raise ValueError(f"has the duplicate field {name!r}; give each a name of its own")
+
 
 def import_extra(module: str, *, extra: str) -> Any:
     """Import a module of a package that only some formats use, and that ``extra`` installs."""

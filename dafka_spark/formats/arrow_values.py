@@ -20,6 +20,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from dafka_spark.errors import BatchTooLargeError
+from dafka_spark.formats import check_names
 
 MAX_OPENED: Final = 64 << 20
 """The bytes that one value may open to: far more than a useful table needs."""
@@ -39,6 +40,7 @@ class ArrowCodec:
         if not isinstance(rows, types.StructType):
             why = "a stream is made of a list of structs, array(struct(...))"
             raise ValueError(f"is {kind.simpleString()}; {why}")
+        check_names(rows)
         self.kind: types.DataType = types.ArrayType(rows)
         self._fields = rows.fields
         self._arrow = to_arrow_type(self.kind, timezone="UTC")
@@ -90,7 +92,10 @@ class ArrowCodec:
             if column.type != field.type:
                 text_bytes += _text_bytes(column)
                 _check_opened(text_bytes)
-                column = column.cast(field.type)
+                if pa.types.is_dictionary(column.type):  # pyarrow takes no views
+                    column = column.dictionary.cast(field.type).take(column.indices)
+                else:
+                    column = column.cast(field.type)
             columns.append(column)
         return pa.StructArray.from_arrays(columns, fields=list(self._arrow.value_type))
 
@@ -139,12 +144,25 @@ def _spark_type(kind: pa.DataType) -> str:
 
     Spark reads strings of any layout as strings, and times of any unit as timestamps.
     """
-    if pa.types.is_string_view(kind):  # Polars writes these; Spark 4.3 does not know them
-        kind = pa.utf8()
     try:
-        return from_arrow_type(kind).simpleString()
+        return from_arrow_type(_without_views(kind)).simpleString()
     except Exception as error:  # noqa: BLE001 -- Spark's own, of several classes
         raise ValueError(f"Spark has no type for {kind}: {error}") from None
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Replace views, which Polars writes and Spark 4.3 does not know."""
+    if pa.types.is_string_view(kind):
+        return pa.utf8()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_dictionary(kind):
+        return _without_views(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_without_views(each.type)) for each in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_without_views(kind.value_type))
+    return kind
 
 
 def _text_bytes(column: pa.Array) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,6 +39,13 @@ _LOGICAL: Final[Mapping[tuple[str, str], types.DataType]] = {
 """The supported logical types; others are read as the type below, as ``from_avro`` reads them."""
 
 _MAX_PRECISION: Final = 38
+_MAX_DECIMAL_BYTES: Final = 1 << 10  # converting 1 MB, as of a damaged value, takes minutes
+
+
+def _decimal(read: Callable[..., Any], data: bytes, *schemas: Any) -> Any:
+    if len(data) > _MAX_DECIMAL_BYTES:
+        raise ValueError(f"a decimal has {len(data)} bytes")
+    return read(data, *schemas)
 
 
 class AvroCodec:
@@ -46,8 +54,13 @@ class AvroCodec:
     def __init__(self, schema: str) -> None:
         """``schema`` is an Avro schema, as JSON."""
         fastavro = import_extra("fastavro", extra="avro")
+        readers = fastavro.read.LOGICAL_READERS
+        for name in ("bytes-decimal", "fixed-decimal"):
+            if not isinstance(readers[name], partial):  # as an earlier codec has left it
+                readers[name] = partial(_decimal, readers[name])
+        self._named: dict[str, Any] = {}
         try:
-            self._schema = fastavro.parse_schema(_supported(json.loads(schema)))
+            self._schema = fastavro.parse_schema(_supported(json.loads(schema)), self._named)
         except Exception as error:  # noqa: BLE001 -- of a dozen classes
             raise ValueError(f"must be an Avro schema as JSON, or FILE.avsc: {error}") from None
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
@@ -79,7 +92,7 @@ class AvroCodec:
 
     def encode(self, column: pa.Array) -> pa.Array:
         """See ``Codec``."""
-        _check_nulls(column.filter(column.is_valid()), self._schema)
+        _check_nulls(column.filter(column.is_valid()), self._schema, self._named)
         values: list[bytes | None] = []
         try:
             for row in column.to_pylist(maps_as_pydicts="strict"):
@@ -92,21 +105,25 @@ class AvroCodec:
         return pa.array(values, pa.binary())
 
 
-def _check_nulls(column: pa.Array, schema: Any) -> None:
-    """Raise ValueError for a null boolean that the schema forbids: fastavro would write false."""
+def _check_nulls(column: pa.Array, schema: Any, named: Mapping[str, Any]) -> None:
+    """Raise ValueError for a null boolean that the schema forbids: fastavro would write false.
+
+    ``named`` has the types that the schema uses by their names.
+    """
     branches = schema if isinstance(schema, list) else [schema]
     if column.null_count and "null" not in branches and "boolean" in map(_name, branches):
         raise ValueError("a row does not fit the schema: null on boolean")
     (kind,) = [each for each in branches if each != "null"] or [None]
+    kind = named.get(kind, kind) if isinstance(kind, str) else kind
     column = column.filter(column.is_valid())
     if _name(kind) == "record" and pa.types.is_struct(column.type):
         for field in kind["fields"]:
             if column.type.get_field_index(field["name"]) >= 0:
-                _check_nulls(column.field(field["name"]), field["type"])
+                _check_nulls(column.field(field["name"]), field["type"], named)
     elif _name(kind) == "array":
-        _check_nulls(column.flatten(), kind["items"])
+        _check_nulls(column.flatten(), kind["items"], named)
     elif _name(kind) == "map":
-        _check_nulls(column.items, kind["values"])
+        _check_nulls(column.items, kind["values"], named)
 
 
 def _name(schema: Any) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
 from dafka_core.model.values import Values
+from dafka_spark.formats import check_names
 
 _NULL: Final = Values.of([b"null"]).to_arrow()[0]  # pa.scalar would load pandas
 
@@ -30,6 +31,9 @@ _ENDS_EARLY: Final = r"[}l]\s*\]\s*,"
 Such values are read again in two arrays: text that closes one array does not close both."""
 
 _CONTROLS: Final = "[\\x00-\\x1f]"
+
+_MAX_DAYS: Final = 11_248_737
+"""The days from 1970 to the end of the year 32767: Arrow writes later ones as other years."""
 
 
 class JsonCodec:
@@ -107,6 +111,7 @@ def _has_infinity(column: pa.Array) -> bool:
 def _read_as(kind: types.DataType) -> pa.DataType:
     match kind:
         case types.StructType():
+            check_names(kind)
             return pa.struct([(field.name, _read_as(field.dataType)) for field in kind])
         case types.ArrayType():
             return pa.list_(_read_as(kind.elementType))
@@ -130,9 +135,12 @@ def _text(column: pa.Array) -> pa.Array:
         return _lists(column)
     if pa.types.is_string(kind):
         return _quoted(_escaped(column))
-    texts = column.cast(pa.utf8())
     if pa.types.is_temporal(kind):
-        return _quoted(pc.replace_substring(texts, " ", "T"))
+        days = pc.min_max(column.cast(pa.date32()).view(pa.int32())).as_py()
+        if max(-(days["min"] or 0), days["max"] or 0) > _MAX_DAYS:
+            raise ValueError("has a time beyond the year 32767")
+        return _quoted(pc.replace_substring(column.cast(pa.utf8()), " ", "T"))
+    texts = column.cast(pa.utf8())
     if pa.types.is_floating(kind):  # JSON has no NaN and no infinity
         texts = pc.if_else(pc.is_finite(column), texts, pa.scalar(None, pa.utf8()))
     return texts

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.envelope_columns import close_columns
-from dafka_core.model.name_limits import parse_topic
+from dafka_core.model.name_limits import nearest_name, parse_topic
 from dafka_core.model.names import quoted, unescape
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import RowDigest, Values
@@ -56,13 +56,15 @@ def row_codec(kind: DataType, options: SinkOptions) -> Codec | None:
             raise ColumnError("value", f"is {found}, must be string with valueFormat = string")
         return None
     codec = options.codec()
-    if codec is None:
-        try:
-            return codec_of(options.value_format, kind)
-        except ValueError as error:
-            raise ColumnError("value", str(error)) from None
-    if found != (wanted := codec.kind.simpleString()):
-        raise ColumnError("value", f"is {found}, and option valueSchema is {wanted}")
+    try:
+        codec = codec or codec_of(options.value_format, kind)
+    except ValueError as error:
+        raise ColumnError("value", str(error)) from None
+    if codec and found != (wanted := codec.kind.simpleString()):
+        needs = (
+            f"and option valueSchema is {wanted}" if options.value_schema else f"must be {wanted}"
+        )
+        raise ColumnError("value", f"is {found}, {needs}")
     return codec
 
 
@@ -91,7 +93,8 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             if kind.simpleString() != wanted:
                 raise ColumnError(name, f"is {kind.simpleString()}, must be {wanted}")
         elif not is_table(schema):
-            cure = "leave it out, or make it part of 'value'"
+            near = nearest_name(name, WRITTEN.difference(names))
+            cure = f"did you mean {near!r}?" if near else "leave it out, or make it part of 'value'"
             why = OWN_PARTITIONS if name == "partition" else f"{NOT_WRITTEN}; {cure}"
             raise ColumnError(field.name, why)
     if "value" not in names:

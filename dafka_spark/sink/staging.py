@@ -39,7 +39,7 @@ from dafka_spark.sink.store_session import PickedStore, StoreSession
 # makes one block of them even where one of Spark's batches exceeds the limit by far.
 BLOCK_ROWS: Final = MAX_BATCH_RECORDS
 BLOCK_BYTES: Final = MAX_BATCH_BYTES // 2
-# Rows in memory of one partition.  With more, a task depends on those that the store has on disk.
+# Rows in memory of one task.  With more, it depends on those that the store has on disk.
 RETAINED_BYTES: Final = 64 << 20
 MAX_STREAMS: Final = 4  # of a task: a store serves 32, and other tasks write to it, too
 # A stream without new rows is closed after this time: a task may compute its next rows for minutes,
@@ -69,9 +69,9 @@ class RowBuffer:
     """Collects rows until they fill a block."""
 
     def __init__(self) -> None:
+        self.size_bytes = 0
         self._row_count = 0
         self._pieces: list[pa.Array] = []
-        self._size_bytes = 0
 
     def add(self, values: pa.Array) -> Iterator[pa.Array]:
         """Take binary or string values without nulls; yield each full block."""
@@ -80,16 +80,16 @@ class RowBuffer:
             part = values.slice(at, BLOCK_ROWS - self._row_count)
             self._pieces.append(part)
             self._row_count += len(part)
-            self._size_bytes += part.nbytes
+            self.size_bytes += part.nbytes
             at += len(part)
-            if self._row_count >= BLOCK_ROWS or self._size_bytes >= BLOCK_BYTES:
+            if self._row_count >= BLOCK_ROWS or self.size_bytes >= BLOCK_BYTES:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.Array]:
         """Yield the remaining rows as a block, if there are any."""
         if self._pieces:
             binary = [piece.cast(pa.binary()) for piece in self._pieces]
-            self._pieces, self._row_count, self._size_bytes = [], 0, 0
+            self._pieces, self._row_count, self.size_bytes = [], 0, 0
             yield binary[0] if len(binary) == 1 else pa.concat_arrays(binary)
 
 
@@ -102,6 +102,8 @@ class WriterFactory(Closing):
         self.picked = picked.store
         self.session = StoreSession(options.mesh_address, picked.locations)
         self.streams: dict[StagingWriter, None] = {}  # writers with an open stream, oldest first
+        self._held: dict[StagingWriter, int] = {}  # bytes of rows in memory
+        self._held_bytes = 0
 
     def close(self) -> None:
         """Return the stores' clients."""
@@ -137,6 +139,24 @@ class WriterFactory(Closing):
                 self.session.refresh()
         raise StoreUnreachableError(self.picked, why)
 
+    def limit_memory(self, writer: StagingWriter) -> None:
+        """Release rows that are on disk while the task has too many; ``writer`` has changed."""
+        self._measure(writer)
+        while self._held_bytes > RETAINED_BYTES:
+            # All rows of a closed stream are on disk, so these need no wait.
+            closed = (each for each in self._held if each.retained and each not in self.streams)
+            if (found := next(closed, None)) is not None:
+                found.retained.clear()
+            else:
+                found = max(self._held, key=self._held.__getitem__)
+                found.release()
+            self._measure(found)
+
+    def _measure(self, writer: StagingWriter) -> None:
+        held = writer.buffer.size_bytes + writer.retained_bytes
+        self._held_bytes += held - self._held.get(writer, 0)
+        self._held[writer] = held
+
 
 class StagingWriter:
     """Stages the rows of one task for one partition.
@@ -159,8 +179,8 @@ class StagingWriter:
         self._factory = factory
         self._client = client
         self._attempts = {self.attempt, *attempts}
-        self._buffer = RowBuffer()
-        self._retained: deque[RecordBatch] = deque()
+        self.buffer = RowBuffer()
+        self.retained: deque[RecordBatch] = deque()
         self._put: PutStream | None = None
         self._waited_s = 0.0  # for a turn at a busy store
         # Held by the task's thread, or by the timer's while it closes the stream.
@@ -169,15 +189,18 @@ class StagingWriter:
 
     def write(self, contents: pa.Array) -> None:
         """Stage binary or string values without nulls."""
-        for block in self._buffer.add(contents):
+        for block in self.buffer.add(contents):
             self._add(block, Deadline(self._factory.timeout_s))
+            self._factory.limit_memory(self)
+        self._factory.limit_memory(self)
 
     def finish(self, deadline: Deadline) -> WrittenRange:
         """Wait until all rows are on the store's disk."""
-        for block in self._buffer.rest():
+        for block in self.buffer.rest():
             self._add(block, deadline)
         self.pause(deadline)
-        self._retained.clear()
+        self.retained.clear()
+        self._factory.limit_memory(self)
         return WrittenRange(self._tp, self.start, self.end, self.attempt)
 
     def pause(self, deadline: Deadline) -> None:
@@ -193,7 +216,7 @@ class StagingWriter:
     @property
     def retained_bytes(self) -> int:
         """The memory that retained rows take: values, and the offset of each."""
-        return sum(batch.values.size_bytes + 4 * batch.count for batch in self._retained)
+        return sum(batch.values.size_bytes + 4 * batch.count for batch in self.retained)
 
     def __enter__(self) -> Self:
         return self
@@ -207,19 +230,17 @@ class StagingWriter:
 
     @property
     def _first_retained(self) -> int:
-        return self._retained[0].offset if self._retained else self.end
+        return self.retained[0].offset if self.retained else self.end
 
     def _add(self, values: pa.Array, deadline: Deadline) -> None:
         try:
             with self._lock:  # the timer waits for all rows up to ``end``
                 batch = RecordBatch(self._tp, self.end, Values.from_arrow(values))
-                self._retained.append(batch)
+                self.retained.append(batch)
                 self.end = batch.end
                 self._send([batch])
         except _LOST as error:
             self._reconnect(error, deadline)
-        while len(self._retained) > 1 and self.retained_bytes > RETAINED_BYTES:
-            self._retry(lambda: self._release(deadline.left_s), deadline)
 
     def _send(self, batches: Sequence[RecordBatch]) -> None:
         with self._lock:
@@ -256,11 +277,19 @@ class StagingWriter:
             self._waited_s = 0.0
             return durable
 
+    def release(self) -> None:
+        """Send rows, or release the oldest sent ones once they are on the store's disk."""
+        deadline = Deadline(self._factory.timeout_s)
+        if self.buffer.size_bytes > self.retained_bytes:
+            for block in self.buffer.rest():
+                self._add(block, deadline)
+        else:
+            self._retry(lambda: self._release(deadline.left_s), deadline)
+
     def _release(self, timeout_s: float) -> None:
-        """Release the oldest retained rows once they are on the store's disk."""
-        durable = self._wait_durable(self._retained[0].end, timeout_s)
-        while self._retained and self._retained[0].end <= durable:
-            self._retained.popleft()
+        durable = self._wait_durable(self.retained[0].end, timeout_s)
+        while self.retained and self.retained[0].end <= durable:
+            self.retained.popleft()
 
     def _close(self) -> None:
         self._timer.cancel()
@@ -318,7 +347,7 @@ class StagingWriter:
         (state,) = client.transaction_states([self._tp], timeout_s=timing.REQUEST_TIMEOUT_S)
         at = state.staged_end
         if state.attempt == self.attempt and self._first_retained <= at <= self.end:
-            missing = [each for each in self._retained if each.end > at]
+            missing = [each for each in self.retained if each.end > at]
             self._send([each.between(max(at, each.offset), each.end) for each in missing])
             return True
         # Rows without an attempt come from another store and are replaced.
@@ -332,8 +361,8 @@ class StagingWriter:
         self.attempt = _new_attempt()
         self._attempts.add(self.attempt)
         self.start, self.end = state.end, self.end + moved
-        self._retained = deque(replace(each, offset=each.offset + moved) for each in self._retained)
-        self._send([*self._retained])
+        self.retained = deque(replace(each, offset=each.offset + moved) for each in self.retained)
+        self._send([*self.retained])
         return True
 
     def _wait_turn(self, error: DafkaError, deadline: Deadline) -> None:

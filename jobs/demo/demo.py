@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,7 @@ from demo.pipeline import (
     Bar,
     Pipeline,
     StalledError,
+    prepare,
     progress_bars,
 )
 from demo.plot import plot_delays
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(limit: int | None, directory: Path, console: Console) -> int:
     started = time.monotonic()
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGUMENTS)
-    _prepare(directory)
+    prepare(directory, "expected", "delays.png")
     flights = load_flights(limit)
     with EmbeddedCluster() as cluster:
         demo = Demo(flights, cluster.tower, directory, console)
@@ -207,14 +207,6 @@ def _run(limit: int | None, directory: Path, console: Console) -> int:
         highlight=False,
     )
     return 0 if equal else 1
-
-
-def _prepare(directory: Path) -> None:
-    """Makes the output directory and removes what an earlier demo left in it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in ("checkpoint", "delays.parquet", "expected"):
-        shutil.rmtree(directory / name, ignore_errors=True)
-    (directory / "delays.png").unlink(missing_ok=True)
 
 
 def _rows(results: DataFrame) -> list[dict[str, Any]]:

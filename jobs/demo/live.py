@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from dafka_core import ConfigError, DafkaError, EmbeddedCluster
 from dafka_spark.job_support import positive
 from demo.live_pipeline import AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE, Live, Plan
 from demo.pictures import MISSING, NONE, Page, browser_named, draw_console, find_browser
-from demo.pipeline import SUBMIT_ARGUMENTS, StalledError
+from demo.pipeline import SUBMIT_ARGUMENTS, StalledError, prepare
 from demo.processes import JobFailedError
 from demo.replay_flights import FLIGHTS_OF_2013, FlightsNotFoundError
 from demo.timeline import plot_timeline
@@ -61,7 +60,7 @@ def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     )  # invalid arguments are reported before work begins
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", SUBMIT_ARGUMENTS)
     directory, plan = arguments.output, Plan(arguments.rate, arguments.seconds)
-    _prepare(directory)
+    prepare(directory, *PICTURES)
     browser = find_browser(arguments.browser)
     drawn: list[Future[None]] = []
     with (
@@ -83,7 +82,7 @@ def _run(arguments: argparse.Namespace, terminal: Terminal) -> int:
     timeline = directory / TIMELINE
     title = f"{plan.flights:,} flights, {plan.rate:,} a second, and the death of a store"
     plot_timeline(live.samples, live.outage, title, timeline)
-    for path in _pictures(directory):
+    for path in filter(Path.exists, map(directory.joinpath, PICTURES)):
         terminal.print(f"picture {path}", soft_wrap=True, highlight=False)
     for failure in filter(None, (future.exception() for future in drawn)):
         terminal.print(f"a picture of the console is missing: {failure}", style="yellow")
@@ -110,20 +109,6 @@ def _verdict(live: Live, plan: Plan, differences: list[str], terminal: Terminal)
         highlight=False,
     )
     return 1 if differences else 0
-
-
-def _prepare(directory: Path) -> None:
-    """Makes the output directory and removes what an earlier run left in it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in ("checkpoint", "delays.parquet"):
-        shutil.rmtree(directory / name, ignore_errors=True)
-    for path in _pictures(directory):
-        path.unlink()
-
-
-def _pictures(directory: Path) -> list[Path]:
-    """The existing files of a run."""
-    return [directory / name for name in PICTURES if (directory / name).exists()]
 
 
 def _parser() -> argparse.ArgumentParser:

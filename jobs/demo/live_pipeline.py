@@ -66,13 +66,7 @@ class Plan(NamedTuple):
 
 @dataclass(slots=True)
 class Noticed:
-    """The longest pause of the reader while a store was down.
-
-    Attributes:
-        flights: how many it got meanwhile.
-        wait_s: its longest wait between two of these.
-        wait_before_s: the same of those before.
-    """
+    """The flights that the reader got while a store was away, and its longest waits for one."""
 
     flights: int = 0
     wait_s: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,16 +32,23 @@ SUBMIT_ARGUMENTS = (
     '--driver-java-options "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m" pyspark-shell'
 )
 
+
+def prepare(directory: Path, *others: str) -> None:
+    """Make the output directory, and remove an earlier run's results from it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in (directory / name for name in ("checkpoint", "delays.parquet", *others)):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
 Bar = tuple[str, int, int]
 """A description, the count up to now, and the final count."""
 
 
 class StalledError(Exception):
     """Nothing has moved for too long."""
-
-    def __init__(self, waited_s: float, logs: Path) -> None:
-        super().__init__(f"nothing has moved for {waited_s:g} s; see the logs in {logs}")
-        self.waited_s = waited_s
 
 
 @dataclass(slots=True)
@@ -58,10 +66,8 @@ class Observed:
         if event["event"] == "fed":
             self.fed = event["records"]
         elif event["event"] == "done":
-            self.partitions = [
-                PartitionSum(entry["partition"], entry["records"], entry["sha256"])
-                for entry in event["partitions"]
-            ]
+            names = PartitionSum._fields
+            self.partitions = [PartitionSum(*map(each.get, names)) for each in event["partitions"]]
         elif event["event"] == "batch":
             self.read = sum(event["offsets"].get(TOPIC, {}).values())
             self.batches.append(event["batch"])
@@ -118,7 +124,8 @@ class Pipeline:
                     moved = time.monotonic()
             show()
             if time.monotonic() - moved > STALLED_AFTER_S:
-                raise StalledError(STALLED_AFTER_S, self._directory)
+                why = f"nothing has moved for {STALLED_AFTER_S:g} s"
+                raise StalledError(f"{why}; see the logs in {self._directory}")
             time.sleep(POLL_INTERVAL_S)
 
 

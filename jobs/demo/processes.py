@@ -32,9 +32,7 @@ class JobFailedError(Exception):
     def __init__(self, script: str, code: int, log: Path) -> None:
         tail = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
         super().__init__(f"{script} ended with {code}; the end of {log}:\n" + "\n".join(tail))
-        self.script = script
         self.code = code
-        self.log = log
 
 
 class Job:

@@ -19,7 +19,7 @@ class Received:
     Attributes:
         records: how many came, by topic.
         longest_wait_s: the longest time between two records since ``forget_waits``.
-        values: the contents of the topics that are kept, by topic.
+        values: the contents of the topic that is kept.
     """
 
     def __init__(self, kept: str) -> None:

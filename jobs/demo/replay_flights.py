@@ -211,17 +211,15 @@ def replay(
         _feed(flights, producers, rate, report)
         for producer in producers.values():
             producer.flush(FLUSH_TIMEOUT_S)
-        summaries: list[dict[str, object]] = []
-        for origin, producer in producers.items():
-            values = flights.from_origin(origin)
-            summary: dict[str, object] = {
+        return [
+            {
                 "partition": producer.address,
                 "origin": origin,
-                "records": len(values),
+                "records": len(values := flights.from_origin(origin)),
                 "sha256": checksum(values),
             }
-            summaries.append(summary)
-    return summaries
+            for origin, producer in producers.items()
+        ]
 
 
 def _feed(flights: Flights, producers: dict[str, Producer], rate: float, report: Report) -> None:

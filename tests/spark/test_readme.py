@@ -15,6 +15,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from scripts import options
+from scripts.states import replaced
 from tests.forked import ForkedCluster
 from tests.integration.archive.records import A, archived
 from tests.pages import example
@@ -44,12 +45,12 @@ def run(page: str, heading: str, names: Names, **replaced: str) -> Names:
 @pytest.mark.parametrize("page", options.PAGES)
 def test_the_options_tables_are_those_declared(page: str) -> None:
     text = (options.DOCS / page).read_text(encoding="utf-8")
-    assert options.updated(text, options.PAGES[page]()) == text
+    assert replaced(text, options.BEGIN, options.PAGES[page]()) == text
 
 
 def test_a_page_without_a_place_for_the_options_is_an_error() -> None:
     with pytest.raises(ValueError, match="once, not 0 times"):
-        options.updated("no tables here", "a table")
+        replaced("no tables here", options.BEGIN, "a table")
 
 
 def test_the_program_prints_the_readmes_output_and_leaves_no_files(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from dafka_spark.source import progress_publisher
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from dafka_spark.source.offset_ranges import Sizes, Waiting
 from dafka_spark.source.progress_publisher import ReportedLag, described
-from tests.integration.cluster.stores import A, B, Logged, Mesh, Patch, Serve, Served
+from tests.integration.cluster.stores import A, B, Logged, Mesh, Patch, Serve, Served, fail
 from tests.unit.dafka_spark.streams import ALL, everything, reader
 
 NEW, OTHER = TopicPartition("t", "\udcff"), TopicPartition("u", "A")
@@ -289,14 +289,20 @@ def test_positions_of_many_partitions_are_packed() -> None:
     assert QueryProgress.parse(progress.packed()).offsets() == many
 
 
-def test_a_report_goes_to_the_store_with_most_reports_that_answers(serve: Serve) -> None:
+def test_a_report_goes_to_the_store_with_most_reports_that_takes_it(
+    serve: Serve, patch: Patch
+) -> None:
     first, second = serve("first"), serve("second")
     add(second)
     add(first, second)
     assert (first.log.end(REPORTS), second.log.end(REPORTS)) == (0, 2)
+    with patch.context() as patched:
+        fail(patched, "put", "second")  # as one with a full disk
+        add(first, second)
+    assert first.log.end(REPORTS) == 1
     second.stop()
     add(first, second)
-    assert first.log.end(REPORTS) == 1
+    assert first.log.end(REPORTS) == 2
     first.stop()
     with pytest.raises(StoreUnreachableError):
         add(first, second)

@@ -283,6 +283,23 @@ def test_retained_rows_are_bounded(sink: Sink, value: bytes, bound: int) -> None
     assert sink.held().values == [value] * 1000
 
 
+def test_rows_of_all_topics_are_bounded_together(sink: Sink) -> None:
+    sink.patch.setattr(staging, "RETAINED_BYTES", 2000)
+    sink.patch.setattr(staging, "BLOCK_ROWS", 20)
+    names = [f"{sink.topic}-{index}" for index in range(9)]
+    with sink.factory() as task, ExitStack() as stack:
+        writers = [
+            stack.enter_context(task.open(TopicPartition(name, PARTITION))) for name in names
+        ]
+        for start in range(0, 150, 15):
+            for writer in writers:
+                writer.write(numbers(start, start + 15))
+                held = sum(each.buffer.size_bytes + each.retained_bytes for each in writers)
+                assert held <= 2000
+        sink.commit(*(writer.finish(soon()) for writer in writers))
+    assert [sink.held(topic=name).values for name in names] == [texts(0, 150)] * 9
+
+
 def test_many_topics_share_few_streams(sink: Sink) -> None:
     sink.patch.setattr(staging, "MAX_STREAMS", 2)
     names = [f"{sink.topic}-{index}" for index in range(5)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import product
@@ -394,19 +394,6 @@ def test_a_merger_goes_on_after_an_error_that_no_one_expected(
     assert "Traceback" in caplog.text
 
 
-@pytest.fixture
-def merge(log: Log) -> Iterator[Callable[[], MergeThread]]:
-    mergers = []
-
-    def start() -> MergeThread:
-        mergers.append(MergeThread(log))
-        return mergers[-1]
-
-    yield start
-    for merger in mergers:
-        merger.close()
-
-
 def put_small(log: Log, appends: int) -> None:
     for _ in range(appends):
         log.append([RecordBatch.of(TP, log.end(TP), [b"x" * 100])])
@@ -417,37 +404,30 @@ def blocks(log: Log) -> int:
         return len(list(snapshot.read(TP, 0, log.end(TP))))
 
 
-def test_small_blocks_are_merged_in_quiet_times(
-    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merge()
-    for round_ in range(1, 4):
-        put_small(log, 64)
-        wait_until(lambda: blocks(log) <= 8)
-        assert log.end(TP) == 64 * round_
+def test_small_blocks_are_merged_in_quiet_times(log: Log) -> None:
+    with MergeThread(log):
+        for round_ in range(1, 4):
+            put_small(log, 64)
+            wait_until(lambda: blocks(log) <= 8)
+            assert log.end(TP) == 64 * round_
     values = [value for batch in log.read(TP, 0, 999) for value in batch.values.to_list()]
     assert values == [b"x" * 100] * 192
 
 
-def test_it_gives_way_until_blocks_have_piled_up(
-    log: Log, merge: Callable[[], MergeThread], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_gives_way_until_blocks_have_piled_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "PILED_UP", 200)
     monkeypatch.setattr(MergeThread, "_is_busy", lambda _: True)  # however slow the disk is
     put_small(log, 1)
-    merge()
-    put_small(log, 149)
-    assert blocks(log) == 150
-    while log.end(TP) < 2000 and blocks(log) == log.end(TP):
-        put_small(log, 1)
+    with MergeThread(log):
+        put_small(log, 149)
+        assert blocks(log) == 150
+        while log.end(TP) < 2000 and blocks(log) == log.end(TP):
+            put_small(log, 1)
     assert blocks(log) < log.end(TP)
 
 
 def test_a_failing_disk_is_logged_and_retried(
-    log: Log,
-    merge: Callable[[], MergeThread],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(maintenance, "RETRY_S", 0.05)
     step = log.merge_step
@@ -459,8 +439,7 @@ def test_a_failing_disk_is_logged_and_retried(
         return step()
 
     monkeypatch.setattr(log, "merge_step", fails_at_first)
-    with caplog.at_level(logging.ERROR, "dafka.store"):
-        merge()
+    with caplog.at_level(logging.ERROR, "dafka.store"), MergeThread(log):
         put_small(log, 64)
         wait_until(lambda: blocks(log) <= 8)
     assert [record.getMessage() for record in caplog.records] == [

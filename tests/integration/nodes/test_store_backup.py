@@ -28,6 +28,7 @@ from dafka_core.storage import Log, block_rewriter, linker
 from dafka_core.storage.backup import BACKUP_FILE, Backup
 from dafka_core.storage.log_check import CHANGED, DIFFERENT, Checked
 from dafka_core.testing import wait_until
+from tests.integration.nodes.content import flushed
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.storage.damage import tamper, three_blocks
 from tests.integration.storage.linked import link
@@ -50,8 +51,7 @@ def test_a_store_is_backed_up_under_load_and_restored_beside_itself(
 
     def load() -> None:
         while not stopped.is_set():
-            producer.publish_many([b"%0500d" % number for number in range(200)])
-            producer.flush(PATIENCE_S)
+            flushed(producer, [b"%0500d" % number for number in range(200)])
 
     loading = threading.Thread(target=load)
     loading.start()
@@ -85,9 +85,7 @@ def test_a_store_is_backed_up_under_load_and_restored_beside_itself(
 def test_a_store_that_does_not_run_is_backed_up_and_verified(
     store: Store, produce: Produce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = produce("t")
-    producer.publish_many([b"x" * 1000] * 100)
-    producer.flush(PATIENCE_S)
+    flushed(produce("t"), [b"x" * 1000] * 100)
     uri = store.locations[-1]
     assert verified(uri).records == 100
     back_up(uri, tmp_path / "online")
@@ -136,9 +134,7 @@ def test_impossible_backups_and_restores_are_errors(
 def test_damage_in_the_store_is_found_when_its_backup_is_restored(
     store: Store, produce: Produce, tmp_path: Path
 ) -> None:
-    producer = produce("t")
-    producer.publish_many([b"%01000d" % number for number in range(100)])
-    producer.flush(PATIENCE_S)
+    flushed(produce("t"), [b"%01000d" % number for number in range(100)])
     directory = store.log.directory
     store.close()
     content = (directory / "data.mdb").read_bytes()
@@ -251,9 +247,7 @@ def test_stores_that_run_make_links_and_tell_them(
         with opened(directories[0]) as source:
             assert source.links([], newest=True) == []
         for _ in range(3):
-            producer = produce("t", acks=2)
-            producer.publish_many([b"%d" % number for number in range(100)])
-            producer.flush(PATIENCE_S)
+            flushed(produce("t", acks=2), [b"%d" % number for number in range(100)])
 
         def are_linked() -> bool:
             found = [SavedLinks.of(each).links for each in directories]
@@ -302,8 +296,7 @@ def test_all_ways_of_reading_see_the_same_records(
     with Store(tmp_path / "a", **options, compress_after_s=0) as store:
         producer = produce("t")
         for start in range(0, len(values), 1_000):
-            producer.publish_many(values[start : start + 1_000])
-            producer.flush(PATIENCE_S)
+            flushed(producer, values[start : start + 1_000])
         wait_until(lambda: store.compressor.blocks, "some are compressed")
         (info,) = store.log.partitions()
         wait_until(lambda: store.log.statistics(info.tp).size_bytes < 500_000, "most are")  # type: ignore[union-attr]

@@ -24,7 +24,7 @@ from dafka_core.ops.gathering import gathered
 from dafka_core.ops.health import of_node
 from dafka_core.storage import log
 from dafka_core.testing import wait_until
-from tests.integration.nodes.content import values
+from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
 
 MINUTE_US = 60_000_000
@@ -84,9 +84,7 @@ def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with start() as store:
-        producer = produce("t")
-        producer.publish_many(values(100))
-        producer.flush(PATIENCE_S)
+        producer = flushed(produce("t"), values(100))
         tp = TopicPartition("t", producer.address)
     clock.wrong_us = 2 * DAY_US
     for _ in range(2):
@@ -122,9 +120,7 @@ def test_a_store_whose_clock_is_far_behind_replaces_no_timestamp(
     with start(retain="t=1d") as store:
         assert store.log.clock.doubt() == "the store's clock is before 2026-01-01T00:00:00Z"
         before_us = now_us()
-        producer = produce("t")
-        producer.publish_many(values(100))
-        producer.flush(PATIENCE_S)
+        producer = flushed(produce("t"), values(100))
         published = TopicPartition("t", producer.address)
         times = np.array([[1, before_us]], np.int64)
         put(store, given, times=times)
@@ -166,8 +162,7 @@ def test_a_new_store_whose_clock_is_ahead_of_another_ones_deletes_nothing(
     """Both doubt their clocks: neither knows which one is wrong."""
     producer = produce("t")
     with Store(tmp_path / "other", tower=tower) as other:
-        producer.publish_many(values(100))
-        producer.flush(PATIENCE_S)
+        flushed(producer, values(100))
         tp = TopicPartition("t", producer.address)
         # Of the server's process, which both stores share: one of them answers with another time.
         monkeypatch.setattr(
@@ -257,12 +252,9 @@ def test_a_clock_far_ahead_poisons_no_partition(
         patch.setattr(producer_module, "WallClock", lambda: ahead)
         wrong = produce("t")
     tp = TopicPartition("t", wrong.address)
-    wrong.publish_many(values(2))
-    wrong.flush(PATIENCE_S)
+    flushed(wrong, values(2))
     between_us = now_us()
     assert f"partition {wrong.address}: its records are stamped 3153600" in caplog.text
-    right = produce("t", address=wrong.address)
-    right.publish_many(values(2, 2))
-    right.flush(PATIENCE_S)
+    flushed(produce("t", address=wrong.address), values(2, 2))
     [(_, wrong_us), (_, right_us)] = times_at(store, tp, 4)
     assert before_us <= wrong_us <= between_us <= right_us <= now_us()

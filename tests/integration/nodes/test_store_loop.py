@@ -34,7 +34,7 @@ from dafka_core.storage import Log
 from dafka_core.system.files import replace_file
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
-from tests.integration.nodes.content import stored, values
+from tests.integration.nodes.content import flushed, stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.storage.limits import break_heads
 
@@ -167,9 +167,7 @@ Produce = Callable[..., Producer]
 @pytest.fixture
 def original(store: Store, produce: Produce) -> Store:
     """A store with ten records."""
-    producer = produce("t")
-    producer.publish_many([b"x"] * 10)
-    producer.flush(PATIENCE_S)
+    flushed(produce("t"), [b"x"] * 10)
     return store
 
 
@@ -315,9 +313,7 @@ def test_a_copy_with_equal_files_ends_and_its_original_continues(
         Store(copy, tower=tower, host="127.0.0.2", port=port, peer_expiry_ms=60_000) as clone,
     ):
         assert clone.wait(PATIENCE_S)
-    producer = produce("t")
-    producer.publish(b"after")
-    producer.flush(PATIENCE_S)
+    flushed(produce("t"), [b"after"])
 
 
 def restore_as(address: str, directory: Path) -> None:
@@ -360,6 +356,5 @@ def test_it_acknowledges_nothing_once_its_directory_is_gone(
     store.close()
     # Another one may begin at the path, and is right.
     with Store(directory, tower=tower) as second, Producer("t", tower=tower) as producer:
-        producer.publish_many(values(10))
-        producer.flush(PATIENCE_S)
+        flushed(producer, values(10))
         assert stored(second, "t", producer.address) == values(10)

@@ -45,10 +45,10 @@ def erase(data: Path, at: int, by: bytes = bytes(mmap.PAGESIZE)) -> bytes:
 
 
 def spoil(data: Path, content: bytes) -> None:
-    """Replace lower-case letters of some content by upper-case ones."""
+    """Flip a bit of each byte of some content."""
     before = data.read_bytes()
     assert content in before
-    data.write_bytes(before.replace(content, content.upper()))
+    data.write_bytes(before.replace(content, bytes(each ^ 0x20 for each in content)))
 
 
 def entries(directory: Path, table: bytes, prefix: bytes = b"") -> dict[bytes, bytes]:

@@ -17,7 +17,7 @@ from dafka_core.model.values import Bytes
 from dafka_core.storage import Log, append_area
 from dafka_core.storage.append_area import Group
 from dafka_core.storage.environment import Environment
-from tests.integration.storage.damage import change, entries
+from tests.integration.storage.damage import change, entries, spoil
 from tests.integration.storage.staged import TP, clean, held, large, put, tiny_area
 
 
@@ -236,8 +236,7 @@ def test_a_damaged_block_of_a_group_harms_no_other(
     with Log(tmp_path) as store:
         put(store, [b"first" * 500])
         put(store, [b"other" * 500], "q")
-    data = (tmp_path / "data.mdb").read_bytes()
-    (tmp_path / "data.mdb").write_bytes(data.replace(b"first" * 500, b"fiRst" * 500))
+    spoil(tmp_path / "data.mdb", b"first" * 500)
     with Log(tmp_path) as store:
         for number in range(5):
             put(store, [b"%d" % number])

@@ -48,6 +48,7 @@ from tests.integration.storage.linked import checked, link
 from tests.integration.storage.processes import ROOT, TP, put
 from tests.integration.storage.staged import clean, held, large, values
 from tests.integration.storage.staged import put as staged_put
+from tests.integration.storage.test_block_compressor import compress
 
 FACTS: dict[str, Any] = {"dafka": "1"}
 
@@ -92,6 +93,17 @@ def test_what_is_restored_is_what_there_was_at_that_moment(
             link(restored)
             ChangingLog(restored, seed + 100).change(20)
             assert checked(restored).found == ()
+
+
+def test_blocks_of_an_earlier_backup_are_compressed_when_they_are_restored(tmp_path: Path) -> None:
+    with Log(tmp_path / "store") as log:
+        for _ in range(3):
+            staged_put(log, large(100))
+        back_up(log, tmp_path / "first")
+        assert compress(log).blocks == 3
+        back_up(log, tmp_path / "second", Backup(tmp_path / "first"))
+    with restore(tmp_path / "second", tmp_path / "restored") as log:
+        assert compress(log).blocks == 3
 
 
 def test_the_next_backup_has_what_is_new_only(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dafka_core.storage import Log, block_rewriter
 from dafka_core.storage.block import NUMBERS, Block, compressed
 from dafka_core.storage.block_rewriter import BlockCompressor
 from tests.integration.storage.changing_log import ChangingLog, told
+from tests.integration.storage.damage import spoil
 from tests.integration.storage.linked import checked
 from tests.integration.storage.staged import TP, Clock, clean, large, put
 
@@ -147,8 +148,7 @@ def test_nobody_notices_whatever_happens_to_the_log(tmp_path: Path, seed: int) -
 
 def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(tmp_path: Path) -> None:
     values = three_blocks(tmp_path)
-    path = tmp_path / "data.mdb"
-    path.write_bytes(path.read_bytes().replace(values[150], b"!" * len(values[150])))
+    spoil(tmp_path / "data.mdb", values[150])
     with Log(tmp_path) as log:
         compressor = log.compressor(ALL, 0)
         errors = []

@@ -21,6 +21,7 @@ from dafka_core.storage.block import Block, Header, header_of
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.tables import Tables
 from tests.integration.storage import appender
+from tests.integration.storage.damage import spoil
 from tests.integration.storage.processes import TP, P, check_batches, check_snapshot, put, values_of
 
 
@@ -210,10 +211,7 @@ def test_damage_is_told_once_and_does_not_spread(
     with Log(tmp_path) as store:
         put(store, 400, 400, 400, 400)
         put(store, *[1] * 8, topic="u")
-    data = (tmp_path / "data.mdb").read_bytes()
-    with (tmp_path / "data.mdb").open("r+b") as file:
-        file.seek(data.index(appender.value(500)))
-        file.write(b"!")
+    spoil(tmp_path / "data.mdb", appender.value(500))
     monkeypatch.setattr(block, "MAX_BLOCK_RECORDS", 1000)
     with Log(tmp_path) as store:
         put(store, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, block
 from dafka_core.storage.environment import Environment
-from tests.integration.storage.damage import change, entries
+from tests.integration.storage.damage import change, entries, spoil
 from tests.integration.storage.staged import TP, Clock, held, large, put
 
 
@@ -77,8 +76,7 @@ def test_a_record_too_large_is_refused(store: Log, monkeypatch: pytest.MonkeyPat
 def test_a_damaged_last_block_is_not_extended(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, 0, [b"a" * 20_000])])
-    with (tmp_path / "data.mdb").open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
-        data[data.find(b"a" * 20_000) + 5_000] = 0
+    spoil(tmp_path / "data.mdb", b"a" * 20_000)
     with Log(tmp_path) as store:
         store.append([RecordBatch.of(TP, 1, [b"b" * 20_000])])
         assert store.healer.damaged == {TP}

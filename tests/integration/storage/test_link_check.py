@@ -23,7 +23,7 @@ from dafka_core.storage.log_check import (
     check_saved,
     differences,
 )
-from tests.integration.storage.damage import change, tamper, three_blocks
+from tests.integration.storage.damage import change, spoil, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links, reopened
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import TP as ONE
@@ -112,8 +112,7 @@ def test_links_that_were_changed_or_removed_are_found(tmp_path: Path) -> None:
 
 def test_a_damaged_block_is_found_once(tmp_path: Path) -> None:
     every = linked(tmp_path)
-    path = tmp_path / "data.mdb"
-    path.write_bytes(path.read_bytes().replace(every[150], b"!" * 1000))
+    spoil(tmp_path / "data.mdb", every[150])
     done = reopened(tmp_path)
     assert [each.kind for each in done.found] == [BLOCK]
     assert done.linked == 64 + (300 - 256)

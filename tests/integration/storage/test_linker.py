@@ -16,7 +16,7 @@ from dafka_core.storage import links as links_module
 from dafka_core.storage.links import GENESIS, LINK_RECORDS, Link
 from dafka_core.storage.log_check import REPLACED, PartitionLink, check_saved
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
-from tests.integration.storage.damage import change, tamper, three_blocks
+from tests.integration.storage.damage import change, spoil, tamper, three_blocks
 from tests.integration.storage.linked import checked, link, links
 from tests.integration.storage.processes import TP as OF_BLOCKS
 from tests.integration.storage.staged import TP, Clock, clean, large, put, values
@@ -182,8 +182,7 @@ def test_a_partition_that_was_cut_in_the_file_gets_no_link(
 
 def test_a_damaged_block_stops_its_own_partition_alone(tmp_path: Path) -> None:
     every = three_blocks(tmp_path)
-    path = tmp_path / "data.mdb"
-    path.write_bytes(path.read_bytes().replace(every[150], b"!" * 1000))
+    spoil(tmp_path / "data.mdb", every[150])
     other = TopicPartition("a", "p")
     with Log(tmp_path) as log:
         log.append([RecordBatch.of(other, 0, [b"v"])])

@@ -36,7 +36,7 @@ from dafka_core.storage.log_check import (
 )
 from dafka_core.storage.rows import BLOCK_KEY
 from tests.integration.storage.changing_log import PARTITIONS, ChangingLog
-from tests.integration.storage.damage import change, erase, three_blocks, trees
+from tests.integration.storage.damage import change, erase, spoil, three_blocks, trees
 from tests.integration.storage.linked import checked
 from tests.integration.storage.processes import ROOT, TP
 from tests.integration.storage.staged import large, put, stage
@@ -62,8 +62,7 @@ def test_all_of_a_log_is_read(tmp_path: Path) -> None:
 
 def test_a_damaged_block_is_named_and_those_behind_it_are_checked(tmp_path: Path) -> None:
     values = three_blocks(tmp_path)
-    path = tmp_path / "data.mdb"
-    path.write_bytes(path.read_bytes().replace(values[150], b"!" * 1000))
+    spoil(tmp_path / "data.mdb", values[150])
     done = checked_unopened(tmp_path)
     assert astuple(done)[:3] == (1, 200, 2)
     (damage,) = done.found

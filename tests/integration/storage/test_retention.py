@@ -104,6 +104,24 @@ def test_by_size_compressed_blocks_count_as_they_are_on_the_disk(store: Log, clo
     assert held(store) == {A: (400, 900)}
 
 
+def test_by_size_blocks_in_the_place_of_compressed_ones_count_as_they_are(store: Log) -> None:
+    compressor = store.compressor(parse_compression("*=zstd"), after_s=0)
+    retention = Retention(store, parse_rules("flights=450kB"))
+    for counts in ([100] * 4, [150] * 2, [110] * 3):
+        for count in counts:
+            put(store, A, count)
+        once(retention)
+        if counts[0] != 110:
+            compressor._scanned_s = 0.0  # scan again at once
+            while compressor.step():
+                pass
+            once(retention)
+        if counts[0] == 100:
+            store.write([SetAside(A, 200)])
+            store.discard_aside(store.aside()[0].id)
+    assert (compressor.blocks, held(store)) == (6, {A: (0, 830)})
+
+
 def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
     for tp, _ in itertools.product((A, OTHER), range(4)):
         put(store, tp)

@@ -18,7 +18,7 @@ from dafka_core.storage import Log
 from dafka_core.storage.environment import Environment
 from dafka_core.storage.set_aside import AsideRecords
 from dafka_core.storage.tables import FoundBlock, Tables
-from tests.integration.storage.damage import change, entries
+from tests.integration.storage.damage import change, entries, spoil
 from tests.integration.storage.linked import checked
 from tests.integration.storage.staged import TP, clean, held, large, put, stage, values
 
@@ -112,8 +112,7 @@ def test_damaged_records_are_set_aside_too(tmp_path: Path, start: int, size_byte
     with Log(tmp_path) as log:
         for first, each in zip((0, 100, 200), old, strict=True):
             log.append([replace(RecordBatch.of(TP, first, each), epoch=OLD)])
-    data = (tmp_path / "data.mdb").read_bytes()
-    (tmp_path / "data.mdb").write_bytes(data.replace(b"b7.", b"B7."))
+    spoil(tmp_path / "data.mdb", b"b7.")
     with Log(tmp_path) as log:
         set_aside(log, start)
         won = written(log, WON._replace(start=start), start, 100, "won")

@@ -13,6 +13,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 from dafka_core.storage.rows import TREE_BYTES, Table
 from tests.integration.storage import appender
+from tests.integration.storage.damage import spoil
 from tests.integration.storage.processes import TP, P, check_batches, put
 
 
@@ -67,11 +68,7 @@ def test_damage_is_found_when_it_is_reached(tmp_path: Path) -> None:
     with Log(tmp_path) as store:
         put(store, 5000)
         put(store, 5000)
-    data = (tmp_path / "data.mdb").read_bytes()
-    at = data.index(appender.value(7000))
-    with (tmp_path / "data.mdb").open("r+b") as file:
-        file.seek(at)
-        file.write(b"!")
+    spoil(tmp_path / "data.mdb", appender.value(7000))
     with Log(tmp_path) as store, store.snapshot() as snapshot:
         batches = snapshot.read(TP, 10, 10_000)
         check_batches([next(batches)], 10, 5000)

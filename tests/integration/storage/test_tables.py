@@ -34,7 +34,7 @@ from dafka_core.model.records import (
 from dafka_core.model.values import Values
 from dafka_core.storage import Log, PartitionStatistics, entry_writer, snapshot
 from dafka_core.storage.block import peek_times
-from tests.integration.storage.damage import change, entries
+from tests.integration.storage.damage import change, entries, spoil
 from tests.integration.storage.processes import TP, P
 from tests.integration.storage.staged import TP as STAGED_TP
 from tests.integration.storage.staged import A, Clock, clean, held, put, values
@@ -315,9 +315,7 @@ def test_damage_where_a_time_is_looked_up_is_found(tmp_path: Path) -> None:
             store.append([RecordBatch.of(TP, offset, values[offset : offset + 10])])
         times = store.times(TP, 0, 30)
     data = (tmp_path / "data.mdb").read_bytes()
-    with (tmp_path / "data.mdb").open("r+b") as file:
-        file.seek(data.index(values[12]) + 100)
-        file.write(b"!")
+    spoil(tmp_path / "data.mdb", values[12])
     with Log(tmp_path) as store:
         assert store.offset_for_time(TP, times[2][1]) == 20
         with pytest.raises(StoreError, match="the block at offset 10 cannot be read: its checksum"):

@@ -81,6 +81,7 @@ MIRROR = ("mirror", "--checkpoint=unused", "--to-tower=there", "--to-topic=c")
         ((*FILES, "--output=a"), "one of the arguments --topic --topic-pattern is required"),
         ((*FILES, "--topic-pattern=(", "--output=a"), "option 'subscribePattern' = '('"),
         ((*MIRROR, "--topic=a,b"), "argument --to-topic: names the copy of one topic"),
+        ((*MIRROR, "--topic=a", "--to-topic="), "argument --to-topic: a topic must have 1 to"),
         ((*MIRROR, "--topic-pattern=a.*"), "argument --to-topic: names the copy of one topic"),
         ((*MIRROR, "--topic=a", "--topic-pattern=a"), "argument --topic-pattern: not allowed with"),
         (("lag_report",), "environment variable 'DAFKA_TOWER' = 'c:d': must"),
@@ -144,6 +145,19 @@ def test_an_error_of_java_becomes_the_sentence_of_its_cause(
     kind = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
     assert re.search(sentence, describe_error(kind(text))[1])
     assert describe_error(ValueError("a defect")) == ("ValueError", "")
+
+
+def test_a_job_whose_output_nothing_reads_ends() -> None:
+    program = "from dafka_spark.job_support import print_json, run_job as run\n"
+    program += "run(lambda: [print_json({'n': n}) for n in range(1 << 20)])"
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b'{"n": 0}\n'
+        process.stdout.close()
+        assert (process.wait(JOB_TIMEOUT_S), process.stderr.read()) == (0, b"")
 
 
 def test_a_missing_tower_is_one_sentence(run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,12 +59,14 @@ def test_a_mirror_has_each_record_once_as_it_is(
         assert_df_equality(records(there.tower), records(cluster.tower), ignore_row_order=True)
 
 
-@pytest.mark.parametrize("chosen", ["--topic=a", "--topic-pattern=.*"])
+@pytest.mark.parametrize(
+    "chosen", ["--topic=a", "--topic-pattern=.*", r"--topic=a --to-topic=\x61"]
+)
 def test_a_topic_is_not_mirrored_to_itself(cluster: EmbeddedCluster, chosen: str) -> None:
     other = cluster.tower.replace("127.0.0.1", "localhost")  # the same tower by another name
-    arguments = [f"--tower={cluster.tower}", f"--to-tower={other}", "--checkpoint=c", chosen]
+    arguments = [f"--tower={cluster.tower}", f"--to-tower={other}", "--checkpoint=c"]
     with pytest.raises(ConfigError, match=r"'to-tower' .* is the cluster that is read"):
-        mirror.main(arguments)
+        mirror.main([*arguments, *chosen.split()])
 
 
 def mirrored(tower: str, tp: TopicPartition, start: int, *values: bytes, **keys: str) -> int:

@@ -6,18 +6,19 @@ import json
 import os
 import signal
 import zipfile
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
 import pyspark
 import pytest
+import topic_to_parquet
 import topic_to_topic
 from chispa import assert_df_equality
 from demo.replay_flights import load_flights
 from pyspark.sql import SparkSession
-from topic_to_parquet import as_text
 
-from dafka_core import EmbeddedCluster, Producer
+from dafka_core import ConfigError, EmbeddedCluster, Producer
 from tests.spark.jobs.programs import FLIGHTS, JOBS, ROOT, read_topic, run, values_of
 
 SPARK_SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -43,28 +44,36 @@ def test_topic_to_parquet_keeps_every_record_once(
     kept = session.read.parquet(str(tmp_path / "files"))
     assert kept.where("timestamp is null").count() == 0
     source = read_topic(session, cluster, "flights")
-    rows = as_text(source).select(kept.columns)
+    rows = topic_to_parquet.as_text(source).select(kept.columns)
     assert_df_equality(kept, rows, ignore_row_order=True, ignore_nullable=True)
+    # Spark would take this checkpoint's first batch for written.
+    another = [*command[4:-2], f"--checkpoint={tmp_path / 'another'}", command[-1]]
+    with pytest.raises(ConfigError, match=r"'output' .* has batches up to 0 that this checkpoint"):
+        topic_to_parquet.main(another)
 
 
-def test_topic_to_topic_keeps_keys_headers_and_null_values(
+@pytest.fixture
+def copy(
     session: SparkSession,
     cluster: EmbeddedCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> Callable[..., None]:
+    """Run ``topic_to_topic`` in this process."""
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
+    given = f"--tower={cluster.tower}", "--available-now", f"--checkpoint={tmp_path / 'checkpoint'}"
+    return lambda *arguments: topic_to_topic.main([*given, *arguments])
+
+
+def test_topic_to_topic_keeps_keys_headers_and_null_values(
+    session: SparkSession, cluster: EmbeddedCluster, copy: Callable[..., None]
+) -> None:
     with Producer("with_keys", tower=cluster.tower) as producer:
         producer.publish(b"v", b"k", [("h", b"1"), ("n", None)])
         producer.publish(None, b"gone")
         producer.publish(b"plain")
-    topic_to_topic.main(
-        [
-            *(f"--tower={cluster.tower}", "--topic=with_keys", "--to=keys_kept", "--available-now"),
-            f"--checkpoint={tmp_path / 'checkpoint'}",
-        ]
-    )
+    copy("--topic=with_keys", "--to=keys_kept")
     reader = session.read.format("dafka").option("tower", cluster.tower)
     keyed, copied = (
         reader.option("includeHeaders", "true")
@@ -77,20 +86,11 @@ def test_topic_to_topic_keeps_keys_headers_and_null_values(
 
 
 def test_topic_to_topic_copies_what_is_asked_for(
-    session: SparkSession,
-    cluster: EmbeddedCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    session: SparkSession, cluster: EmbeddedCluster, copy: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    topic_to_topic.main(
-        [
-            *(f"--tower={cluster.tower}", "--topic=flights", "--to=late", "--available-now"),
-            f"--checkpoint={tmp_path / 'checkpoint'}",
-            "--where=get_json_object(text, '$.dep_delay_min') > 60",
-            "--value=get_json_object(text, '$.tailnum')",
-        ]
+    copy(
+        *("--topic=flights", "--to=late", "--where=get_json_object(text, '$.dep_delay_min') > 60"),
+        "--value=get_json_object(text, '$.tailnum')",
     )
     flights = [json.loads(value) for value in load_flights(FLIGHTS).values]
     expected = [f["tailnum"].encode() for f in flights if (f["dep_delay_min"] or 0) > 60]

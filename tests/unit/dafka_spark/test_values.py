@@ -217,6 +217,28 @@ def test_texts_are_those_of_to_json() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["t TIMESTAMP", "n TIMESTAMP_NTZ", "d DATE"])
+def test_times_that_json_cannot_have_are_refused(name: str) -> None:
+    """Arrow would write another year: of seconds in place of milliseconds for instance."""
+    codec = JsonCodec(parse_ddl(name))
+    (field,) = to_arrow_type(codec.kind, timezone="UTC")
+    day = 1 if name == "d DATE" else 86_400_000_000
+
+    def encoded(*days: int | None) -> list[str]:
+        times = [each if each is None else each * day for each in days]
+        column = pa.array(times, pa.int32() if day == 1 else pa.int64()).cast(field.type)
+        texts = codec.encode(pa.StructArray.from_arrays([column], fields=[field]))
+        return [str(each) for each in texts]
+
+    old, last, none = encoded(-11_248_737, 11_248_737, None)
+    assert "-28828-01-03" in old
+    assert "32767-12-31" in last
+    assert none == "{}"
+    for days in 11_248_738, -11_248_738, 19_676_000:
+        with pytest.raises(ValueError, match="has a time beyond the year 32767"):
+            encoded(0, days)
+
+
 def test_a_schema_that_has_changed() -> None:
     values = b'{"id":1,"more":{"deep":[1,"x"]},"name":"a"}', b"{}", b'{"id":null}', b"null", None
     rows, bad = decoded(CODECS["json"], *values, b'{\n"id":\r\n1}\n', b'\n\n{"id":2\n}')
@@ -267,7 +289,9 @@ def test_streams_of_several_schemas_and_layouts() -> None:
     names = pa.array(["a", "b", None], pa.large_utf8())
     stamps = pa.array([{"t": 7_000}], pa.struct([("t", pa.timestamp("ns", "Europe/Paris"))]))
     plain = {"more": [[1], None, []], "name": names}
-    others = names.cast(pa.string_view()), names.cast(pa.utf8()).dictionary_encode()
+    views = names.cast(pa.string_view())
+    shared = pa.DictionaryArray.from_arrays(pa.array([0, 1, None]), views[:2])
+    others = views, names.cast(pa.utf8()).dictionary_encode(), shared
     layouts = [stream({"name": column}) for column in others]
     values = [stream(plain), None, stream({"at": stamps, "id": [1]})]
     values += [*layouts, stream(plain, "zstd"), stream(plain, "lz4")]
@@ -276,7 +300,17 @@ def test_streams_of_several_schemas_and_layouts() -> None:
     assert rows[0] == [{"id": None, "name": name, "at": None} for name in ("a", "b", None)]
     assert rows[1] is None
     assert rows[2][0]["at"]["t"].microsecond == 7
-    assert [row == rows[0] for row in rows[3:]] == [True] * 4
+    assert [row == rows[0] for row in rows[3:]] == [True] * 5
+
+
+def test_nested_views() -> None:
+    """Polars writes them, in lists with 64-bit offsets."""
+    lists = pa.array([["a", None], None]).cast(pa.large_list(pa.string_view()))
+    structs = pa.StructArray.from_arrays([pa.array([b"x", b"y"]).cast(pa.binary_view())], ["b"])
+    codec = ArrowCodec(parse_ddl("l ARRAY<STRING>, s STRUCT<b: BINARY>"))
+    rows, bad = decoded(codec, stream({"l": lists, "s": structs}))
+    assert rows == [[{"l": ["a", None], "s": {"b": b"x"}}, {"l": None, "s": {"b": b"y"}}]]
+    assert not bad
 
 
 @given(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=8))
@@ -388,7 +422,13 @@ def test_encoded_avro_is_avro_and_is_decoded() -> None:
 
 BOOLEANS = {"type": "array", "items": "boolean"}
 MAPPED = {"type": "map", "values": "boolean"}
-FORBIDDEN = [("int", None), ("boolean", None), (BOOLEANS, [True, None]), (MAPPED, {"x": None})]
+FLAG = {"type": "record", "name": "F", "fields": [{"name": "ok", "type": "boolean"}]}
+FLAGS = [{"name": "x", "type": FLAG}, {"name": "y", "type": "F"}]
+TWICE = {"type": "record", "name": "T", "fields": FLAGS}
+FORBIDDEN: list[tuple[Any, Any]] = [
+    *(("int", None), ("boolean", None), (BOOLEANS, [True, None]), (MAPPED, {"x": None})),
+    (TWICE, {"x": {"ok": True}, "y": {"ok": None}}),
+]
 
 
 @pytest.mark.parametrize(("kind", "value"), [*FORBIDDEN, (["null", BOOLEANS], [None])])
@@ -397,6 +437,15 @@ def test_a_null_that_avros_schema_forbids_is_refused(kind: Any, value: Any) -> N
     codec = AvroCodec(record(kind))
     with pytest.raises(ValueError, match="a row does not fit the schema"):
         codec.encode(column(codec, {"a": value}, None))
+
+
+def test_a_large_decimal_is_a_bad_value() -> None:
+    """Its conversion would take time by the square of its size."""
+    codec = AvroCodec(record(FIELDS["sum"][0]))
+    size = 1 << 16
+    (_, row), bad = decoded(codec, b"\x80\x80\x08" + bytes([1] * size), b"\x02\x05")
+    assert bad == {0: f"it is not a record of this Avro schema: a decimal has {size} bytes"}
+    assert row == {"a": decimal.Decimal("0.05")}
 
 
 # Protobuf
@@ -506,6 +555,7 @@ def test_messages_are_found_by_name() -> None:
     check("Sub", "include_imports.*other.proto")
 
 
+TWO = types.StructType([types.StructField("a", types.LongType())] * 2)
 NO_TYPE = "for which Spark has no type"
 EMPTY = {"type": "record", "name": "E", "fields": []}
 LONG_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 50}
@@ -517,6 +567,9 @@ LONG_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 50}
         ("json", "b BINARY", "unbase64"),
         ("json", "m ARRAY<MAP<STRING, INT>>", "a STRUCT with the"),
         ("json", types.LongType(), "made of a struct"),
+        ("json", TWO, "has the duplicate field 'a'"),
+        ("json", types.StructType().add("s", TWO), "has the duplicate field 'a'"),
+        ("arrow", types.ArrayType(TWO), "has the duplicate field 'a'"),
         ("arrow", types.LongType(), "a list of structs"),
         ("arrow", types.ArrayType(types.LongType()), "a list of structs"),
         ("avro", "id BIGINT", "must be an Avro schema as JSON, or FILE.avsc"),
