@@ -10,91 +10,76 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from dafka_core.config.node_options import StoreLimitError
-    from dafka_core.errors import (
-        BackPressureError,
-        ClosedError,
-        ConfigError,
-        DafkaError,
-        DataLossError,
-        FetchTimeoutError,
-        ForkedError,
-        InvalidRequestError,
-        NodeFailedError,
-        NoStoreError,
-        NotAcknowledgedError,
-        PartitionFullError,
-        ProducerFencedError,
-        ProtocolError,
-        RecordTooLargeError,
-        StoreError,
-        TowerNotFoundError,
-    )
-    from dafka_core.model.log_entries import TransactionExistsError
-    from dafka_core.model.records import PartitionInfo, Record, RecordBatch
-    from dafka_core.nodes.consumer import Consumer
-    from dafka_core.nodes.producer import Producer
-    from dafka_core.nodes.reader import Reader
-    from dafka_core.nodes.store import Store
-    from dafka_core.nodes.tower import Tower
-    from dafka_core.ops.endpoint import MetricsEndpoint, serve_metrics
-    from dafka_core.testing.embedded_cluster import EmbeddedCluster
-
-__all__ = [
-    "BackPressureError",
-    "ClosedError",
-    "ConfigError",
-    "Consumer",
-    "DafkaError",
-    "DataLossError",
-    "EmbeddedCluster",
-    "FetchTimeoutError",
-    "ForkedError",
-    "InvalidRequestError",
-    "MetricsEndpoint",
-    "NoStoreError",
-    "NodeFailedError",
-    "NotAcknowledgedError",
-    "PartitionFullError",
-    "PartitionInfo",
-    "Producer",
-    "ProducerFencedError",
-    "ProtocolError",
-    "Reader",
-    "Record",
-    "RecordBatch",
-    "RecordTooLargeError",
-    "Store",
-    "StoreError",
-    "StoreLimitError",
-    "Tower",
-    "TowerNotFoundError",
-    "TransactionExistsError",
-    "serve_metrics",
-]
+    from dafka_core.config.node_options import StoreLimitError as StoreLimitError
+    from dafka_core.errors import BackPressureError as BackPressureError
+    from dafka_core.errors import ClosedError as ClosedError
+    from dafka_core.errors import ConfigError as ConfigError
+    from dafka_core.errors import DafkaError as DafkaError
+    from dafka_core.errors import DataLossError as DataLossError
+    from dafka_core.errors import FetchTimeoutError as FetchTimeoutError
+    from dafka_core.errors import ForkedError as ForkedError
+    from dafka_core.errors import InvalidRequestError as InvalidRequestError
+    from dafka_core.errors import NodeFailedError as NodeFailedError
+    from dafka_core.errors import NoStoreError as NoStoreError
+    from dafka_core.errors import NotAcknowledgedError as NotAcknowledgedError
+    from dafka_core.errors import PartitionFullError as PartitionFullError
+    from dafka_core.errors import ProducerFencedError as ProducerFencedError
+    from dafka_core.errors import ProtocolError as ProtocolError
+    from dafka_core.errors import RecordTooLargeError as RecordTooLargeError
+    from dafka_core.errors import StoreError as StoreError
+    from dafka_core.errors import TowerNotFoundError as TowerNotFoundError
+    from dafka_core.model.log_entries import TransactionExistsError as TransactionExistsError
+    from dafka_core.model.records import PartitionInfo as PartitionInfo
+    from dafka_core.model.records import Record as Record
+    from dafka_core.model.records import RecordBatch as RecordBatch
+    from dafka_core.nodes.consumer import Consumer as Consumer
+    from dafka_core.nodes.producer import Producer as Producer
+    from dafka_core.nodes.reader import Reader as Reader
+    from dafka_core.nodes.store import Store as Store
+    from dafka_core.nodes.tower import Tower as Tower
+    from dafka_core.ops.endpoint import MetricsEndpoint as MetricsEndpoint
+    from dafka_core.ops.endpoint import serve_metrics as serve_metrics
+    from dafka_core.testing.embedded_cluster import EmbeddedCluster as EmbeddedCluster
 
 _HOMES: Final = {
+    "BackPressureError": "errors",
+    "ClosedError": "errors",
+    "ConfigError": "errors",
     "Consumer": "nodes.consumer",
+    "DafkaError": "errors",
+    "DataLossError": "errors",
     "EmbeddedCluster": "testing.embedded_cluster",
+    "FetchTimeoutError": "errors",
+    "ForkedError": "errors",
+    "InvalidRequestError": "errors",
     "MetricsEndpoint": "ops.endpoint",
+    "NoStoreError": "errors",
+    "NodeFailedError": "errors",
+    "NotAcknowledgedError": "errors",
+    "PartitionFullError": "errors",
     "PartitionInfo": "model.records",
     "Producer": "nodes.producer",
+    "ProducerFencedError": "errors",
+    "ProtocolError": "errors",
     "Reader": "nodes.reader",
     "Record": "model.records",
     "RecordBatch": "model.records",
+    "RecordTooLargeError": "errors",
     "Store": "nodes.store",
+    "StoreError": "errors",
     "StoreLimitError": "config.node_options",
     "Tower": "nodes.tower",
+    "TowerNotFoundError": "errors",
     "TransactionExistsError": "model.log_entries",
     "serve_metrics": "ops.endpoint",
 }
-"""Where what is not an error comes from."""
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     # Imported when it is asked for: who needs a reader, or ``dafka --help``, waits for no store.
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+    home = import_module(f"{__name__}.{_HOMES[name]}")
     found = globals()[name] = getattr(home, name)
     return found

@@ -22,14 +22,14 @@ except ImportError:
     _why = "needs kafka-python: pip install 'dafka-spark[kafka]'"
     raise ConfigError("kafka", True, _why) from None
 
-_MESSAGES: Final[dict[str, Any]] = {
+MESSAGES: Final[dict[str, Any]] = {
     name: each
     for part in (admin, consumer, metadata, producer, sasl)
     for name, each in vars(part).items()
     if isinstance(each, type) and issubclass(each, ApiMessage) and each is not ApiMessage
 }
-_REQUESTS: Final = {each.API_KEY: each for each in _MESSAGES.values() if each.is_request()}
-_RESPONSES: Final = {each.API_KEY: each for each in _MESSAGES.values() if not each.is_request()}
+_REQUESTS: Final = {each.API_KEY: each for each in MESSAGES.values() if each.is_request()}
+_RESPONSES: Final = {each.API_KEY: each for each in MESSAGES.values() if not each.is_request()}
 
 
 # kafka-python decodes what brokers send, and generates the code that does it. For requests, which
@@ -151,14 +151,7 @@ def _refuse_partitions() -> None:
     raise ProtocolError(f"a request with records for more than {MAX_PARTITIONS} partitions")
 
 
-_limit_partitions(_MESSAGES["ProduceRequest"]._struct, f"left = {MAX_PARTITIONS}")  # noqa: SLF001
-
-
-def __getattr__(name: str) -> Any:
-    """Return a message class by Kafka's name, as ``MetadataResponse``."""
-    if name not in _MESSAGES:
-        raise AttributeError(f"Kafka's protocol has no message {name!r}")
-    return _MESSAGES[name]
+_limit_partitions(MESSAGES["ProduceRequest"]._struct, f"left = {MAX_PARTITIONS}")  # noqa: SLF001
 
 
 def is_flexible(api_key: int, version: int) -> bool:

@@ -706,9 +706,9 @@ class SinkOptions(SparkOptions):
         name, version = self.txn_app_id, self.txn_version
         if version is None:
             if name:
-                raise ConfigError("txnAppId", name, "is given with 'txnVersion' only: name both")
+                raise ConfigError("txnAppId", name, "needs option 'txnVersion', too")
         elif not name:
-            raise ConfigError("txnVersion", version, "is given with 'txnAppId' only: name both")
+            raise ConfigError("txnVersion", version, "needs option 'txnAppId', too")
         elif self.writer_id:
             why = "names the application already; leave out writerId"
             raise ConfigError("txnAppId", name, why)

@@ -504,7 +504,8 @@ def produce(
         try:
             with output.progress(None, "records", is_shown=not is_typed) as publisher.advance:
                 error = publisher.publish(sources, None if kind == FILE else decoders, *parts)
-            output.info("end of input; waiting for acknowledgements")
+            ended = "stopped reading" if publisher.stopped else "end of input"
+            output.info(f"{ended}; waiting for acknowledgements")
             producer.close()
         except Stopped as stopped:
             with suppress(DafkaError):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise, repeat
+from operator import attrgetter
 from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -207,7 +208,9 @@ class PartitionInfo(NamedTuple):
 def merge_heads(infos: Iterable[PartitionInfo]) -> dict[TopicPartition, PartitionInfo]:
     """Combine the records of several stores, in the order of the partitions."""
     heads: dict[TopicPartition, PartitionInfo] = {}
-    for info in sorted(infos):
+    # The newest lives first: otherwise an older one could hide the records of a C store.
+    newest = sorted(infos, key=attrgetter("life"), reverse=True)
+    for info in sorted(newest, key=attrgetter("tp")):
         heads[info.tp] = heads[info.tp].merged(info) if info.tp in heads else info
     return heads
 

@@ -428,8 +428,8 @@ class Peers:
         self._check_connections(now)
         lost = [*(node for node, _ in silent), *self.table.replaced]
         self.table.replaced.clear()
-        unknown = [node for node in lost if not self.table.knows(node)]
-        self._news += [PeerNews(node, is_lost=True) for node in unknown]
+        present = self.table.nodes() if lost else set[str]()
+        self._news += [PeerNews(node, is_lost=True) for node in lost if node not in present]
 
     def _log(self, event: str, text: str, peer: str, endpoint: str) -> None:
         facts = {"node": self._own, "peer": peer, "endpoint": endpoint}
@@ -630,7 +630,7 @@ class Inbound:
 
     def _meet(self, node: str, connection: Connection | None) -> _Peer:
         if node not in self._peers and len(self._peers) >= MAX_KNOWN:
-            known = {each for each, _ in self._table.addresses()}
+            known = self._table.nodes()
             self._peers = {each: peer for each, peer in self._peers.items() if each in known}
         peer = self._peers.setdefault(node, _Peer())
         if connection is not None:

@@ -16,7 +16,6 @@ from dafka_core.errors import (
     FetchTimeoutError,
     NoStoreError,
 )
-from dafka_core.model.name_limits import check_topic
 from dafka_core.model.records import (
     KnownStore,
     Neighbour,
@@ -108,8 +107,6 @@ class Reader(Node):
         if isinstance(topics, str | bytes):  # a collection of its letters
             raise ConfigError("topics", topics, "must be a list of topics")
         names = tuple(topics or ())  # once: it may be an iterator
-        for topic in names:
-            check_argument("topic", topic, check_topic)
         check_argument("topics", names, check_topics)
         query = self.mesh.query(self.role.directory, timeout_s, HeadsQuery, names)
         wanted = {tp.topic for tp in query.heads} if topics is None else set(names)

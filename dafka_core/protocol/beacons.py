@@ -210,18 +210,18 @@ class PeerTable(dict[str, _Peer]):
         return [(peer.node, endpoint) for endpoint, peer in self.items()]
 
     def is_new(self, beacon: TowerBeacon) -> bool:
-        """Return True if a beacon's peer is not in the table, or not at that endpoint."""
-        known = self.get(beacon.endpoint)
-        is_known = beacon.node in (self._node, known and known.node)
-        return not is_known and beacon.endpoint != self._endpoint
+        """Return True if a beacon's peer is not in the table."""
+        # At its own endpoint it would connect to itself, and take its own answers for others'.
+        is_own = beacon.node == self._node or beacon.endpoint == self._endpoint
+        return not is_own and beacon.endpoint not in self
 
     def node_at(self, endpoint: str) -> str:
         """Return the UUID of the peer at an endpoint."""
         return self[endpoint].node
 
-    def knows(self, node: str) -> bool:
-        """Return True if a node has an endpoint."""
-        return any(node == peer.node for peer in self.values())
+    def nodes(self) -> set[str]:
+        """Return the UUIDs of the peers."""
+        return {peer.node for peer in self.values()}
 
     def is_heard(self, now: float, endpoint: str) -> bool:
         """Return True if a peer's beacons arrive; without a tower none do."""
@@ -248,8 +248,7 @@ class PeerTable(dict[str, _Peer]):
             return False
         known = self.get(beacon.endpoint)
         if known is None:
-            # At its own endpoint it would connect to itself, and take its own answers for others'.
-            if is_accepted := len(self) < MAX_PEERS and beacon.endpoint != self._endpoint:
+            if is_accepted := len(self) < MAX_PEERS and self.is_new(beacon):
                 self[beacon.endpoint] = _Peer(beacon.node, now, {tower})
             return is_accepted
         if known.node != beacon.node:

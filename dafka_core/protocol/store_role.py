@@ -94,6 +94,8 @@ class StoreRole:
         self.limits = limits or StoreLimits()
         # All partitions in the log, and new ones below the limits.
         self.partitions: dict[TopicPartition, StorePartition] = {}
+        self._topics: dict[str, None] = {}  # theirs; usually much fewer
+        self._replaced: dict[TopicPartition, StorePartition] = {}  # those with a winner
         self.pending: list[LogEntry] = []  # the log's next entries
         self.pending_bytes = 0  # size of their values, and one for each record or other entry
         self.requests = RequestQueue()
@@ -140,6 +142,7 @@ class StoreRole:
                     return error
                 self.limits.add(tp)
             self.partitions[tp] = partition
+            self._topics[tp.topic] = None
         return partition
 
     def _loaded(self, tp: TopicPartition) -> StorePartition:
@@ -273,8 +276,8 @@ class StoreRole:
         if kind is m.Ack and topic:
             # A producer may have missed our ACKs before, and its records may have come before its
             # name.
-            for tp, partition in self.partitions.items():
-                if tp.partition == topic:
+            for tp in (TopicPartition(each, topic) for each in self._topics):
+                if (partition := self.partitions.get(tp)) is not None:
                     self._acknowledge[tp] = partition
                     self.name_client(tp, self._clients.get(topic, ""))
         return []
@@ -287,9 +290,10 @@ class StoreRole:
             self._clients.keep(news.node, news.client)
         if news.is_lost:
             self.known.on_peer_lost(news.node)
-            for each in self.partitions.values():
-                if each.winner and each.winner.store == news.node:
+            for tp, each in [*self._replaced.items()]:
+                if each.winner is None or each.winner.store == news.node:
                     each.winner = None
+                    del self._replaced[tp]
 
     def sync(self) -> None:
         """Ask other stores for their heads soon, instead of at the next interval."""
@@ -524,6 +528,7 @@ class StoreRole:
             self._set_aside(partition, start, reply.end, epoch_at(reply.history, reply.end))
             if start is not None or partition.is_superseded(reply):
                 partition.winner = reply
+                self._replaced[reply.tp] = partition
             if entry := self._trimmed.on_history(now, partition, reply):
                 self.write(entry)
 

@@ -152,6 +152,8 @@ class SourceOffset:
     def parse(cls, given: Any) -> SourceOffset:
         """Parse what Spark kept; raise ConfigError if this version cannot read it."""
         try:
+            if not isinstance(given, dict) or "version" not in given:
+                raise ValueError("it is another source's")
             if given["version"] != VERSION:
                 raise ValueError(f"it has version {given['version']!r}, not {VERSION}")
             begun_us = _whole(given["begun"]) if "begun" in given else None

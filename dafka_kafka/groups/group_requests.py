@@ -436,13 +436,14 @@ class Groups(Feature):
             place: client.refusal(_SEE, place[0]) or KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
             for place in places
         }
-        gone = [
-            Committed(*place, DELETED)
+        unused = [
+            place
             for place, error in errors.items()
             if error is KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
             and subscribed is not None
             and place[0] not in subscribed
         ]
-        failure = await self._written(request.group_id, gone)
-        errors |= {(each.topic, each.number): failure for each in gone}
+        known = self.coordinator.offsets.committed(request.group_id)
+        gone = [Committed(*place, DELETED) for place in unused if place in known]
+        errors |= dict.fromkeys(unused, await self._written(request.group_id, gone))
         return {"topics": _errors_by_topic(request.topics, errors)}

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.envelope_columns import close_columns
-from dafka_core.model.name_limits import parse_topic
+from dafka_core.model.name_limits import nearest_name, parse_topic
 from dafka_core.model.names import quoted, unescape
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import RowDigest, Values
@@ -93,7 +93,8 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             if kind.simpleString() != wanted:
                 raise ColumnError(name, f"is {kind.simpleString()}, must be {wanted}")
         elif not is_table(schema):
-            cure = "leave it out, or make it part of 'value'"
+            near = nearest_name(name, WRITTEN.difference(names))
+            cure = f"did you mean {near!r}?" if near else "leave it out, or make it part of 'value'"
             why = OWN_PARTITIONS if name == "partition" else f"{NOT_WRITTEN}; {cure}"
             raise ColumnError(field.name, why)
     if "value" not in names:

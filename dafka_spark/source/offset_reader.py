@@ -327,12 +327,14 @@ class OffsetReader:
         The names are those in ``bound``, by default those that the query selects.
         """
         missing = (bound.limit.named if bound else self._selection).missing(held)
-        everything = self._everything() if missing else ()
+        others = OffsetReader(self._options, self._connect, TopicSelection(pattern=EVERY_TOPIC))
+        everything = others._stores_snapshot(thorough=False).heads if missing else ()
         for each in missing:
-            option, value, why = self._missing(each, everything)
+            name, why = _why_missing(each, everything)
             if not waits and self._options.fail_on_missing_topic:
+                option = "assign" if self._options.assign else "subscribe"
                 why = f"{why}; failOnMissingTopic = false reads it as empty"
-                raise ConfigError(bound.option if bound else option, value, why)
+                raise ConfigError(bound.option if bound else option, name, why)
             where = f"option {bound.option}: " if bound else ""
             _log.warning("%s%s; it is empty until a store has it", where, why)
 
@@ -346,24 +348,6 @@ class OffsetReader:
             value = options.assign or options.subscribe_pattern or options.subscribe
             counts = len(unread), len(positions)
             _log.warning(_UNSELECTED, name, as_written(value), *counts, unread[0])
-
-    def _everything(self) -> Collection[TopicPartition]:
-        others = OffsetReader(self._options, self._connect, TopicSelection(pattern=EVERY_TOPIC))
-        return others._stores_snapshot(thorough=False).heads
-
-    def _missing(
-        self, missing: TopicPartition, held: Collection[TopicPartition]
-    ) -> tuple[str, str, str]:
-        """Return the option, the name and a sentence about it."""
-        partitions = [tp.partition for tp in held if tp.topic == missing.topic]
-        topic = quoted(missing.topic)
-        if not partitions:
-            option = "assign" if self._options.assign else "subscribe"
-            near = what_there_is(missing.topic, {tp.topic for tp in held}, "topics")
-            return option, escape(missing.topic), f"no store has topic {topic} ({near})"
-        near = what_there_is(missing.partition, partitions, "partitions")
-        name = escape(missing.partition)
-        return "assign", name, f"no store has partition {name} of topic {topic} ({near})"
 
     @property
     def _answer_s(self) -> float:
@@ -476,6 +460,17 @@ class OffsetReader:
         infos = self._selection.of(archive.info_of(tp, files) for tp, files in held.items())
         heads = merge_heads([*snapshot.heads.values(), *infos])
         return snapshot._replace(heads=heads, archived={info.tp: held[info.tp] for info in infos})
+
+
+def _why_missing(tp: TopicPartition, held: Collection[TopicPartition]) -> tuple[str, str]:
+    """Return the name that no store has, and a sentence about it."""
+    topic, name = quoted(tp.topic), escape(tp.partition)
+    partitions = [each.partition for each in held if each.topic == tp.topic]
+    if not partitions:
+        near = what_there_is(tp.topic, {each.topic for each in held}, "topics")
+        return escape(tp.topic), f"no store has topic {topic} ({near})"
+    near = what_there_is(tp.partition, partitions, "partitions")
+    return name, f"no store has partition {name} of topic {topic} ({near})"
 
 
 def _by_clock(position: Position, now_us: int) -> int:

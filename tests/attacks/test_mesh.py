@@ -145,7 +145,7 @@ def _spoil(world: World, raw: RawPeer) -> None:
 ATTACKS = {
     "joins": Attack(
         lambda world, raw: None,
-        lambda world, raw: world.producer.mesh.peers.table.knows(raw.address),
+        lambda world, raw: raw.address in world.producer.mesh.peers.table.nodes(),
     ),
     "reads what is published": Attack(
         lambda world, raw: world.publish(),

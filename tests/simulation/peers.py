@@ -54,9 +54,8 @@ class SimulatedPeers:
                 continue
             if is_other_key and beacon.endpoint in self.table:
                 mesh.network.renew(mesh, beacon.endpoint)
-            if self.table.is_new(beacon):
-                mesh.learn(PeerNews(beacon.node, beacon.endpoint))
             if self.table.hear(now, beacon):
+                mesh.learn(PeerNews(beacon.node, beacon.endpoint))
                 mesh.network.connect(mesh, beacon.endpoint)
                 if beacon.kind in ("", UNKNOWN_KIND) or not self._own.kind:
                     self.due = now
@@ -83,5 +82,5 @@ class SimulatedPeers:
             mesh.security.claims.forget(endpoint)
         lost, self.table.replaced[:] = [*(node for node, _ in silent), *self.table.replaced], []
         for node in lost:
-            if not self.table.knows(node):
+            if node not in self.table.nodes():
                 mesh.role.on_peer(now, PeerNews(node, is_lost=True))

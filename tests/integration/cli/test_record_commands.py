@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_says_what_is_not_acknowledged(lone_tower: str) -> None:
         producer.input.flush()
         wait_until(lambda: unread_bytes(producer.input) == 0)
         producer.process.send_signal(signal.SIGINT)
-        assert producer.err.next() == b"end of input; waiting for acknowledgements"
+        assert producer.err.next() == b"stopped reading; waiting for acknowledgements"
         assert producer.stop(signal.SIGINT) == 128 + signal.SIGINT
         (line,) = producer.err.rest()
         assert b"stopped after 0 of " in line

@@ -222,32 +222,24 @@ def test_a_store_that_is_behind_is_no_source_and_continues_no_query(
     assert values(stream, read, after) == (of(NEW, 90, 95) if fails else of(OLD, 90, 100))
 
 
-@pytest.mark.parametrize("is_known", [False, True])
-def test_older_lives_over_the_mesh_belong_to_a_history_that_a_store_knows(
-    patch: Patch, *, is_known: bool
+def test_other_lives_over_the_mesh_are_a_change_or_of_a_history_that_a_store_knows(
+    patch: Patch,
 ) -> None:
-    """A store may have more records of the older producer than the newer one continued."""
+    """A store may have more records of an older producer than the newer one continued."""
     mesh = Mesh()
     mesh.add(A, 120)
-    mesh.epoch = OLD
     stream = reader(mesh, fetch="mesh")
-    start = {"topics": {"t": {"A": 0}}, "start": {}, "version": 4}
-    end = {**start, "topics": {"t": {"A": 50}}, "lives": {"t": {"A": [*NEW.life]}}}
-    if is_known:
-        patch.setattr(mesh, "partitions", lambda *_, **__: [PartitionInfo(*A, 0, 90, NEW.life)])
-        assert values(stream, start, end) == [str(offset) for offset in range(50)]
-    else:
-        with pytest.raises(DafkaError, match="no store that answers has records of life 9"):
-            values(stream, start, end)
 
+    def at(position: int, epoch: Epoch) -> dict[str, Any]:
+        lives = {"t": {"A": [*epoch.life]}}
+        return {"topics": {"t": {"A": position}}, "start": {}, "lives": lives, "version": 4}
 
-def test_newer_lives_over_the_mesh_are_a_change() -> None:
-    mesh = Mesh()
-    mesh.add(A, 120)
-    mesh.epoch = NEW
-    stream = reader(mesh, fetch="mesh")
-    lives = {"t": {"A": [*OLD.life]}}
-    read = {"topics": {"t": {"A": 100}}, "start": {}, "lives": lives, "version": 4}
+    mesh.epoch, read = NEW, at(100, OLD)
     with pytest.raises(HistoryReplacedError) as caught:
         values(stream, read, stream.latestOffset(read, ALL))
     assert (caught.value.wanted, caught.value.end) == (60, 100)
+    mesh.epoch = OLD
+    with pytest.raises(DafkaError, match="no store that answers has records of life 9"):
+        values(stream, at(0, NEW), at(50, NEW))
+    patch.setattr(mesh, "partitions", lambda *_, **__: [PartitionInfo(*A, 0, 90, NEW.life)])
+    assert values(stream, at(0, NEW), at(50, NEW)) == [str(offset) for offset in range(50)]

@@ -26,7 +26,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers, sockets
 from dafka_core.nodes.security import RefusedNodeError
 from dafka_core.nodes.sockets import close_watched, new_socket, watched
-from dafka_core.protocol.beacons import TowerBeacon, encode_node_beacon, encode_tower_beacon
+from dafka_core.protocol.beacons import TowerBeacon, encode_node_beacon
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
@@ -127,7 +127,7 @@ def test_the_end_of_a_new_peer_is_not_logged_as_a_failed_connection(
     time.sleep(0.4)
     peer.close()
     table = consumer.mesh.peers.table
-    wait_until(lambda: not table.knows(peer.address), "its end")
+    wait_until(lambda: peer.address not in table.nodes(), "its end")
     assert peer.address not in caplog.text
 
 
@@ -231,20 +231,6 @@ def test_events_of_an_ended_connection_do_not_concern_the_next_one(
     assert not mesh.call(receive)
     mesh.call(lambda now: None)  # it has connected meanwhile
     assert endpoint not in mesh.peers._new
-
-
-def test_a_node_at_the_endpoint_of_another_is_news(consume: Callable[..., Consumer]) -> None:
-    """As a store whose directory and address are new, and whose port is not."""
-    mesh, nodes = consume("t").mesh, ["B" * 32, "C" * 32]
-
-    def receive(now: float) -> list[str]:
-        for node in nodes * 2:
-            frames = encode_tower_beacon(TowerBeacon(node, "tcp://127.0.0.1:1"))
-            for _ in range(2):
-                mesh.peers._receive_beacon(now, "tower", frames)
-        return [each.node for each in mesh.peers._news if each.endpoint]
-
-    assert mesh.call(receive) == nodes * 2
 
 
 def test_a_node_is_never_connected_to_itself(

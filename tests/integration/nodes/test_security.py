@@ -40,7 +40,7 @@ def endpoint_of(store: Store) -> str:
 
 
 def knows(store: Store, node: Producer | Store) -> bool:
-    return store.mesh.peers.table.knows(node.address)
+    return node.address in store.mesh.peers.table.nodes()
 
 
 def joined(keys: Keys, name: str, tower: str) -> dict[str, Any]:

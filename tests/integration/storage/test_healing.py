@@ -19,7 +19,7 @@ from dafka_core.storage import Log
 from dafka_core.storage.log_check import Damage
 from tests.integration.storage.damage import change
 from tests.integration.storage.linked import checked
-from tests.integration.storage.processes import TP
+from tests.integration.storage.processes import TP, values_of
 from tests.integration.storage.staged import clean, tiny_area
 from tests.integration.storage.test_block_compressor import codecs, compress
 
@@ -45,10 +45,6 @@ def batch_of(tp: TopicPartition, first: int, size: int, count: int = COUNT) -> R
     late_us = 150_000 if COUNT <= first < 2 * COUNT else 0
     times = np.array([[1, 1_000 * each - late_us] for each in range(first, first + count)])
     return RecordBatch(tp, first, Values.of(values), times=times, epoch=EPOCH)
-
-
-def values_of(log: Log, tp: TopicPartition) -> list[bytes]:
-    return [value for each in log.read(tp, 0, log.end(tp)) for value in each.values]
 
 
 class TwoLogs:

@@ -46,8 +46,8 @@ LIFE = EpochId(9, 0x99, 3)
 
 
 def batch(start: int, end: int, epoch: Epoch | None) -> RecordBatch:
-    whole = RecordBatch.of(STAGED_TP, start, [b"%d" % offset for offset in range(start, end)])
-    return RecordBatch(STAGED_TP, start, whole.values, epoch=epoch)
+    records = [b"%d" % offset for offset in range(start, end)]
+    return replace(RecordBatch.of(STAGED_TP, start, records), epoch=epoch)
 
 
 def three_lives(log: Log) -> None:
@@ -137,9 +137,7 @@ def test_an_epoch_begins_where_its_commit_does(store: Log) -> None:
 
 def test_an_epoch_of_which_only_a_part_of_a_transaction_came_has_not_begun(store: Log) -> None:
     store.append([batch(0, 3, FIRST)])
-    whole = batch(3, 6, SECOND)
-    part = RecordBatch(STAGED_TP, 3, whole.values[:2], Transaction(1, 3, 6), epoch=SECOND)
-    store.append([part])
+    store.append([replace(batch(3, 5, SECOND), transaction=Transaction(1, 3, 6))])
     assert store.lives(STAGED_TP) == lives(3, FIRST)
     # A client writes there instead, in a life of its store.
     other = SECOND._replace(id=0xBB)
@@ -151,8 +149,7 @@ def test_an_epoch_of_which_only_a_part_of_a_transaction_came_has_not_begun(store
 
 def test_a_commit_replaces_an_epoch_that_has_not_begun(store: Log) -> None:
     store.append([batch(0, 3, FIRST)])
-    part = batch(3, 5, SECOND)
-    store.append([replace(part, transaction=Transaction(1, 3, 6))])
+    store.append([replace(batch(3, 5, SECOND), transaction=Transaction(1, 3, 6))])
     other = SECOND._replace(id=0xBB)
     staged = Stage(RecordBatch.of(STAGED_TP, 3, values(2)), A, 7)
     commit = Commit((StagedTransaction(*STAGED_TP, A, 3, 5, 7),), (other,))

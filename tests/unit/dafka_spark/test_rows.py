@@ -93,6 +93,7 @@ TYPED = {"valueformat": "json", "valueschema": "id BIGINT"}
         ("value STRING, headers STRING", {}, "must be array<struct<key:string,value:binary>>"),
         ("value STRING, partition INT", {}, "'partition': cannot be chosen: each task writes"),
         ("value STRING, offset BIGINT", {}, "'offset': cannot be written: a record is a 'value'"),
+        ("value STRING, tpoic STRING", {}, "'tpoic': cannot be written: .*; did you mean 'topic'"),
         ("value STRING, key STRING", {"envelope": "none"}, "'key': .*option envelope = none"),
         ("VALUE STRUCT<id INT>", {}, "is struct<id:int>, must be binary or string; name a format"),
         ("value BINARY", {"valueformat": "string"}, "must be string with valueFormat = string"),

@@ -37,7 +37,7 @@ def response(api: Api | str, /, **fields: Any) -> Any:
 def named(api: Api | str, suffix: str) -> Any:
     """Return the class of an API's messages; an API may have its Kafka name."""
     name = api if isinstance(api, str) else "".join(each.title() for each in api.name.split("_"))
-    return getattr(schemas, f"{name}{suffix}")
+    return schemas.MESSAGES[f"{name}{suffix}"]
 
 
 def versions(api: Api) -> range:

@@ -17,7 +17,7 @@ from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
 from dafka_kafka.produce import PartitionAnswer, encoded_answers
 from dafka_kafka.server import FAILED, Requests, parse_head
-from tests.unit.kafka.messages import request, response, versions
+from tests.unit.kafka.messages import named, request, response, versions
 
 
 def frame(key: int, version: int, body: bytes = b"", client: bytes = b"me") -> memoryview:
@@ -47,7 +47,7 @@ class Handlers:
 
     async def beat(self, request: Any, client: Client) -> Any:
         self.asked.append((request, client))
-        return schemas.HeartbeatResponse(error_code=27)
+        return response(Api.HEARTBEAT, error_code=27)
 
     async def keep_still(self, request: Any, client: Client) -> None:
         self.asked.append((request, client))
@@ -83,7 +83,7 @@ def test_nothing_is_said_to_who_waits_for_nothing() -> None:
 
 
 def test_a_version_that_is_too_new_is_answered_in_the_oldest_form() -> None:
-    answer = schemas.ApiVersionsResponse.decode(
+    answer = named(Api.API_VERSIONS, "Response").decode(
         Handlers().answer(frame(18, 99)), version=0, header=True, framed=True
     )
     assert answer.error_code == 35

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dafka_core.model.envelope import closed
-from dafka_core.model.epochs import EpochId
+from dafka_core.model.epochs import NO_LIFE, EpochId
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.records import (
     SMALL_BYTES,
@@ -28,6 +28,7 @@ from dafka_core.model.records import (
     Transaction,
     coalesce,
     concat,
+    merge_heads,
     times_between,
 )
 from dafka_core.model.values import Longs, Values
@@ -212,6 +213,16 @@ def test_merged_heads_end_with_the_newest_life(
         for earliest, end, number in (one, other, together)
     ]
     assert first.merged(second) == second.merged(first) == expected
+
+
+@pytest.mark.parametrize("earliest", [*permutations(range(3))])
+def test_heads_of_several_stores_do_not_depend_on_their_first_offsets(
+    earliest: tuple[int, ...],
+) -> None:
+    """A C store, and two others, of which one does not know the newest life yet."""
+    known = [(10, NO_LIFE), (8, EpochId(5, 5, 1)), (6, EpochId(7, 7, 1))]
+    infos = [PartitionInfo(*TP, at, *each) for at, each in zip(earliest, known, strict=True)]
+    assert merge_heads(infos) == {TP: PartitionInfo(*TP, 0, 10, EpochId(7, 7, 1))}
 
 
 @unhurried

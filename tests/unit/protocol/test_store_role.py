@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from dafka_core.model.epochs import NO_LIFE, EpochId
@@ -10,6 +12,7 @@ from dafka_core.model.records import PartitionLives, RecordBatch, TopicPartition
 from dafka_core.protocol import messages as m
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_limits import StoreLimits
+from dafka_core.protocol.store_partition import StorePartition
 from dafka_core.protocol.store_role import StoreRole
 from tests.unit.protocol.model import PARTITION, TOPIC, TP, batch_of, offsets_of
 
@@ -138,6 +141,26 @@ def test_acknowledges_again_when_a_producer_subscribes(disk: Disk, role: StoreRo
     assert role.on_tick(1.0) == [ack(10), ack(5, topic="t2")]
     assert role.on_subscribed(1.0, m.Ack, "P3") == []
     assert role.on_tick(1.0) == []
+
+
+class Unlisted(dict[TopicPartition, StorePartition]):
+    """Partitions that are too many to be listed."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("all partitions were visited")
+
+    items = values = __iter__
+
+
+def test_a_producer_comes_and_goes_whatever_the_number_of_partitions_is(
+    disk: Disk, role: StoreRole
+) -> None:
+    role.on_batch(0.0, "", batch_of(0, 10))
+    disk.store(role)
+    role.partitions = Unlisted(role.partitions)
+    assert role.on_subscribed(1.0, m.Ack, PARTITION) == []
+    assert role.on_tick(1.0) == [ack(10)]
+    role.on_peer(2.0, PeerNews(PARTITION, is_lost=True))
 
 
 def test_a_partition_without_stored_records_is_not_acknowledged(role: StoreRole) -> None:

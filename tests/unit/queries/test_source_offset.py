@@ -121,6 +121,12 @@ def test_a_foreign_checkpoint_is_refused(given: Any) -> None:
         SourceOffset.parse(given)
 
 
+@pytest.mark.parametrize("given", [0, {"flights": {"0": 5}}])  # of rates, and of Kafka
+def test_another_sources_checkpoint_is_named(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"another source's.*new checkpoint"):
+        SourceOffset.parse(given)
+
+
 @pytest.mark.parametrize("version", [1, 2, 3, 5, "4"])
 def test_another_version_is_refused(version: object) -> None:
     tree = SourceOffset({A: 1}).as_json() | {"version": version}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -189,9 +189,11 @@ def test_each_partition_has_its_error(store: Store) -> None:
         assert client.commit(6) == [KafkaError.COORDINATOR_NOT_AVAILABLE]
 
 
-def delete(client: Asking, topic: str, group_id: str = "g") -> tuple[int, list[int]]:
-    """Delete the commit of partition 0; return the error, and the partition's."""
-    topics = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+def delete(
+    client: Asking, topic: str, group_id: str = "g", *, numbers: Iterable[int] = (0,)
+) -> tuple[int, list[int]]:
+    """Delete the commits of partitions; return the error, and the partitions'."""
+    topics = [{"name": topic, "partitions": [{"partition_index": each} for each in numbers]}]
     answer = client.ask(Api.OFFSET_DELETE, group_id=group_id, topics=topics)
     return answer.error_code, rows(answer, "topics.partitions", "error_code")
 
@@ -210,3 +212,11 @@ def test_committed_offsets_are_deleted_unless_they_are_in_use(client: Asking) ->
     assert delete(client, "other") == (0, [0])
     client.join(group_id="connect", protocol_type="connect", version=3)
     assert delete(client, "t", "connect") == (KafkaError.NON_EMPTY_GROUP, [])
+
+
+def test_deleted_offsets_stay_deleted_whatever_else_was_named(store: Store) -> None:
+    with Asking(store) as client:
+        client.commit(5, 6)
+        assert delete(client, "t", numbers=(0, -1, 2**31 - 1)) == (0, [0, 0, 0])
+    with Asking(store) as client:
+        assert client.committed() == {("t", 1): 6}
