@@ -146,7 +146,10 @@ class TowerNotFoundError(_TowersError):
     """No tower answered in time; ``unknown_hosts`` are names of towers that do not resolve."""
 
     nobody = "no tower answered at"
-    sentence = "{began}{cause} a running one (option 'tower', environment DAFKA_TOWER)"
+    sentence = (
+        "{began}{cause} a running one (option 'tower', environment DAFKA_TOWER); 'dafka doctor' "
+        "finds the cause"
+    )
     unknown_hosts: Sequence[str] = ()
 
     def _sentence(self, **facts: object) -> str:

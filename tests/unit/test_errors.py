@@ -81,7 +81,11 @@ ERRORS: list[tuple[DafkaError, str]] = [
     (NodeFailedError("store", "no space left"), "the store has failed: no space left"),
     (
         TowerNotFoundError(TOWERS, 2.5),
-        "no tower answered at 127.0.0.1:5556:5557, [::1]:1:2 within 2.5 s; start one",
+        (
+            "no tower answered at 127.0.0.1:5556:5557, [::1]:1:2 within 2.5 s; start one with "
+            "'dafka tower', or name a running one (option 'tower', environment DAFKA_TOWER); "
+            "'dafka doctor' finds the cause"
+        ),
     ),
     (
         TowerNotFoundError(["h:1:2"], 1.2, diagnosis="nothing listens there; start one"),
