@@ -20,6 +20,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from io import FileIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -115,6 +116,11 @@ class Environment(ProcessBound):
         """
         with self._using() as opened, opened.env.begin(buffers=True) as txn:
             yield Snapshot(opened, txn)
+
+    def read(self, work: Callable[[Snapshot], T]) -> T:
+        """Return the result of ``work`` in a read transaction; it must be a copy."""
+        with self.reading() as tables:
+            return work(tables)
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """Return the result of ``work`` after its writes are on disk; or none of them is."""
@@ -278,16 +284,11 @@ class HeadChanges:
 
         Some may be unchanged for readers: with staged records, for instance.
         """
-        found = []
         with self._lock:
             if not self._forgotten <= number <= self.number:
                 return None
-            for tp, changed in reversed(self._numbers.items()):
-                if changed <= number:
-                    break
-                if topics is None or tp.topic in topics:
-                    found.append(tp)
-        return found
+            newer = takewhile(lambda each: each[1] > number, reversed(self._numbers.items()))
+            return [tp for tp, _ in newer if topics is None or tp.topic in topics]
 
     @contextlib.contextmanager
     def waking(self, woken: W, number: int, topics: Topics) -> Iterator[W]:

@@ -205,13 +205,11 @@ class Log(Closing):
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
         """Return the progress of a partition's transactions; all zero if it is unknown."""
-        with self._env.reading() as tables:
-            return tables.transaction_state(tp)
+        return self._env.read(lambda tables: tables.transaction_state(tp))
 
     def staged(self) -> list[StagedPartition]:
         """Return the staged records of all partitions; LMDB touches each of their pages."""
-        with self._env.reading() as tables:
-            return tables.staged()
+        return self._env.read(lambda tables: tables.staged())
 
     def discard_stale(self, older_than_s: float, *, replicas: bool = True) -> int:
         """Discard staged records without additions for this time; return the partition count.
@@ -288,30 +286,27 @@ class Log(Closing):
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
         """Return the available offsets of all partitions, or of a topic's, in name order."""
-        with self._env.reading() as tables:
-            return tables.infos(topic)
+        return self._env.read(lambda tables: tables.infos(topic))
 
     def partitions_after(
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
         """Return at most ``most`` partitions after another; some may have only staged records."""
-        with self._env.reading() as tables:
-            return [row.info for row in islice(tables.all_rows(topic, after), most)]
+        return self._env.read(
+            lambda tables: [row.info for row in islice(tables.all_rows(topic, after), most)]
+        )
 
     def info(self, tp: TopicPartition) -> PartitionInfo | None:
         """Return the available offsets of a partition; None if it is unknown."""
-        with self._env.reading() as tables:
-            return tables.info(tp)
+        return self._env.read(lambda tables: tables.info(tp))
 
     def lives(self, tp: TopicPartition) -> PartitionLives:
         """Return the lives of a partition's producer."""
-        with self._env.reading() as tables:
-            return tables.lives.of(tp, tables.row(tp))
+        return self._env.read(lambda tables: tables.lives.of(tp, tables.row(tp)))
 
     def met(self) -> list[StoreSeen]:
         """Return the stores that this log's store has ever discovered."""
-        with self._env.reading() as tables:
-            return tables.lives.met()
+        return self._env.read(lambda tables: tables.lives.met())
 
     def forget(self, store: str) -> bool:
         """Forget another store; return False if it is unknown."""
@@ -319,8 +314,7 @@ class Log(Closing):
 
     def notes(self, prefix: str) -> dict[str, bytes]:
         """Return the notes whose names have a prefix (``log_entries.NotedBatch``)."""
-        with self._env.reading() as tables:
-            return tables.notes.named(prefix)
+        return self._env.read(lambda tables: tables.notes.named(prefix))
 
     def put_notes(self, notes: Notes) -> None:
         """Write notes, or delete those that are None."""
@@ -328,8 +322,7 @@ class Log(Closing):
 
     def aside(self) -> list[AsideRecords]:
         """Return the records set aside, by their ids."""
-        with self._env.reading() as tables:
-            return AsideArea(tables).listed()
+        return self._env.read(lambda tables: AsideArea(tables).listed())
 
     def read_aside(self, aside_id: int) -> Iterator[RecordBatch]:
         """Yield the records set aside under an id, in order, until they are discarded."""
@@ -495,8 +488,7 @@ class Log(Closing):
 
     def statistics(self, tp: TopicPartition) -> PartitionStatistics | None:
         """Return the size and times of a partition; None if it is unknown."""
-        with self._env.reading() as tables:
-            return tables.statistics(tp)
+        return self._env.read(lambda tables: tables.statistics(tp))
 
     def close(self) -> None:
         """Wait for reads and writes to end, then close.  Idempotent."""

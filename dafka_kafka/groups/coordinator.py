@@ -14,6 +14,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.nodes.store import Store
+from dafka_core.security.throttles import LogThrottle
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
 from dafka_kafka.gateways import GatewayInfo
@@ -266,6 +267,7 @@ class Coordinator:
         self._due: dict[str, float] = {}  # by group, the time of its next check, or earlier
         self._live: frozenset[str] = frozenset()  # the gateways whose records are read
         self._woken = asyncio.Event()
+        self._said = LogThrottle()
 
     def start(self) -> None:
         """Start the timers."""
@@ -437,7 +439,8 @@ class Coordinator:
                 await self._node.in_thread(wait_for_others, self._node.store, is_start=is_start)
             await self.log.catch_up()
         except DafkaError as error:
-            _log.warning("committed offsets cannot be read: %s", error)
+            if self._said.is_new(str(error)):
+                _log.warning("committed offsets cannot be read: %s", error)
         else:
             self._live = live
         self._end_taken_over(live)

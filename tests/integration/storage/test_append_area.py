@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dafka_core.errors import StoreError
 from dafka_core.model.records import RecordBatch, TopicPartition
-from dafka_core.model.values import Bytes
 from dafka_core.storage import Log, append_area
 from dafka_core.storage.append_area import Group
 from dafka_core.storage.environment import Environment
@@ -70,17 +70,10 @@ def test_a_reader_looks_into_each_group_once(
     """Also a read of everything, which once needed one search for each block."""
     for number in range(30):
         put(store, [b"%d" % number])
-    looked_into = 0
-
-    class Counted(Group):
-        def __init__(self, buffer: Bytes) -> None:
-            nonlocal looked_into
-            looked_into += 1
-            super().__init__(buffer)
-
-    monkeypatch.setattr(append_area, "Group", Counted)
+    looked_into = Mock(wraps=Group)
+    monkeypatch.setattr(append_area, "Group", looked_into)
     assert read(store) == [b"%d" % number for number in range(30)]
-    assert looked_into == 30
+    assert looked_into.call_count == 30
 
 
 @pytest.mark.usefixtures("tiny")

@@ -9,13 +9,14 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dafka_core.config.topic_rules import parse_compression, parse_rules
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.log_entries import SetAside, Stage
-from dafka_core.model.records import PartitionInfo, RecordBatch, TopicPartition
+from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log, block, entry_writer, retention
 from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.storage.snapshot import HeldBlock
@@ -194,27 +195,22 @@ def test_a_pass_goes_on_in_small_steps(
     store: Log, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dafka_core.storage.retention.STEP_BYTES", 40_000)
-    trims: list[int] = []
-    trim_each = store.trim_each
-
-    def counted(wanted: list[tuple[PartitionInfo, int]]) -> list[int]:
-        trims.append(len(wanted))
-        return trim_each(wanted)
-
-    monkeypatch.setattr(store, "trim_each", counted)
+    trim_each = Mock(wraps=store.trim_each)
+    monkeypatch.setattr(store, "trim_each", trim_each)
     for _ in range(100):
         put(store, A)
     retention = Retention(store, parse_rules("flights=1kB"))
     assert once(retention) > 100 * 10 // 40
     assert held(store)[A] == (990, 1000)
+    trims = [len(each.args[0]) for each in trim_each.call_args_list]
     assert trims == [1] * 7  # of at most 16 blocks each
     many = [TopicPartition("many", f"{number:032X}") for number in range(40)]
     store.append([RecordBatch.of(tp, 0, [b"x"]) for tp in many])
     clock.now_us = 10 * S
     retention.rules = parse_rules("many=1s")
-    trims.clear()
+    trim_each.reset_mock()
     once(retention)
-    assert trims == [16, 16, 8]
+    assert [len(each.args[0]) for each in trim_each.call_args_list] == [16, 16, 8]
 
 
 def test_nothing_goes_that_is_not_archived(store: Log, clock: Clock) -> None:

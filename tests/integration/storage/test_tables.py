@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -281,28 +282,21 @@ def fill(store: Log, blocks: int) -> None:
 
 def test_a_time_is_found_by_a_search(timed: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(timed, 500)
-    looked_at = 0
-    peek = peek_times
-
-    def counted(packed: memoryview) -> object:
-        nonlocal looked_at
-        looked_at += 1
-        return peek(packed)
-
-    monkeypatch.setattr(snapshot, "peek_times", counted)
+    peek = Mock(wraps=peek_times)
+    monkeypatch.setattr(snapshot, "peek_times", peek)
     for time_us, offset in ((10_000, 0), (10_001, 3), (12_000, 600), (14_990, 1497), (0, 0)):
-        looked_at = 0
+        peek.reset_mock()
         assert timed.offset_for_time(TP, time_us) == offset
-        assert 0 < looked_at <= 11  # 1500 records, halved each time
-    looked_at = 0
+        assert 0 < peek.call_count <= 11  # 1500 records, halved each time
+    peek.reset_mock()
     assert timed.offset_for_time(TP, 14_991) is None
-    assert looked_at == 0
+    assert peek.call_count == 0
     # Merged, fewer rows are read, and the answers are equal.
     clean(timed)
     for time_us, offset in ((10_000, 0), (10_001, 3), (12_000, 600), (14_990, 1497), (0, 0)):
-        looked_at = 0
+        peek.reset_mock()
         assert timed.offset_for_time(TP, time_us) == offset
-        assert looked_at < 10
+        assert peek.call_count < 10
 
 
 def test_damage_where_a_time_is_looked_up_is_found(tmp_path: Path) -> None:
