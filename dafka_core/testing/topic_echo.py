@@ -68,8 +68,8 @@ class TopicEcho(ExtensionNode):
                 while self._wake.wait() and self.is_open:
                     self._wake.clear()
                     self._copy()
-        except DafkaError as error:
-            self._failure = str(error)
+        except (DafkaError, TimeoutError) as error:
+            self._failure = str(error) or "the disk takes too long"
 
     def _copy(self) -> None:
         log, append = self._store.log, self._store.append_queue.append

@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dafka_core import Consumer, Producer
+import pytest
+
+from dafka_core import Consumer, Producer, RecordBatch, Store, Tower
+from dafka_core.model.records import TopicPartition
 from dafka_core.testing import topic_echo, wait_until
 from tests.integration.cli.processes import ANY_PORTS, environment
+from tests.integration.nodes.peers import ANY_PORTS as NODE_PORTS
 from tests.pages import ROOT, blocks
 
 PAGE = {each.language: each.text for each in blocks() if each.page == "docs/architecture.md"}
@@ -73,6 +77,21 @@ def test_the_extension_of_the_page_copies_a_topic_and_is_measured(tmp_path: Path
         assert "dafka_store_" not in served("metrics?name[]=dafka_echo_records_total")
         assert sample in served("metrics?name[]=dafka_echo_records_total")
         assert "3 records were copied" in served("readyz?json")
+
+
+def test_a_slow_disk_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(*_: object, timeout_s: float) -> range:
+        raise TimeoutError
+
+    with Tower(**NODE_PORTS) as tower, Store(tmp_path, tower=tower.tower) as store:
+        monkeypatch.setattr(store.append_queue, "append", append)
+        echo = topic_echo.TopicEcho(store, "t")
+        store.append_queue.put(RecordBatch.of(TopicPartition("t", "P"), 0, [b"x"])).result(30.0)
+        echo._thread.join()
+        assert [each.sentence for each in echo.findings()] == [
+            "nothing more is copied: the disk takes too long"
+        ]
+        echo.close()
 
 
 def test_an_extension_that_cannot_be_loaded_is_named_with_its_package(tmp_path: Path) -> None:
