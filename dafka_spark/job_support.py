@@ -37,6 +37,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core.config.node_options import NodeOptions
 from dafka_core.errors import ConfigError, DafkaError
+from dafka_core.model.names import unescape
 from dafka_spark.datasource import DafkaDataSource
 from dafka_spark.option_types import parse_duration_ms
 from dafka_spark.options import SinkOptions, SourceOptions
@@ -69,8 +70,8 @@ class JobParser(argparse.ArgumentParser):
         arguments = self.parse_args(argv)
         given = {} if arguments.tower is None else {"tower": arguments.tower}
         arguments.tower = ",".join(map(str, NodeOptions.build(given).tower))
-        topics = (getattr(arguments, "topic", None) or "").split(",")
-        if "to" in arguments and arguments.to in map(str.strip, topics):
+        topics = [unescape(t.strip()) for t in (getattr(arguments, "topic", None) or "").split(",")]
+        if "to" in arguments and unescape(arguments.to) in topics:
             self.error(f"--to {arguments.to}: the job would read its own output; use another topic")
         return arguments
 
@@ -80,6 +81,7 @@ def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None 
     parser.add_argument(
         "--checkpoint",
         required=True,
+        type=path,
         metavar="DIR",
         help="directory of the query's progress, from which the next run continues",
     )
@@ -118,6 +120,13 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     topics.add_argument(
         "--topic-pattern", metavar="REGEX", help="all topics with matching names, later ones too"
     )
+
+
+def path(text: str) -> str:
+    """Parse a path, in any file system; an unset variable of the shell leaves none."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a directory")
+    return text
 
 
 def positive(text: str) -> int:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, escape, quoted
-from dafka_spark.job_support import JobError, JobParser, build_session, print_json, run_job
+from dafka_spark.job_support import JobError, JobParser, build_session, path, print_json, run_job
 from dafka_spark.metadata import LAG, QUERIES
 from dafka_spark.options import SourceOptions
 
@@ -82,7 +82,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--partitions", action="store_true", help="a row for each partition that a query reads"
     )
-    parser.add_argument("--output", metavar="DIR", help="add a file to this directory, too")
+    parser.add_argument(
+        "--output", type=path, metavar="DIR", help="add a file to this directory, too"
+    )
     parser.add_argument(
         "--format",
         choices=("parquet", "json"),

@@ -23,6 +23,7 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
+    path,
     read_topics,
     run_job,
     run_query,
@@ -70,9 +71,9 @@ def _check_output(session: SparkSession, arguments: argparse.Namespace) -> None:
 def _last_batch(session: SparkSession, directory: str, log: str) -> int:
     """Return the number of the last batch in one of Spark's logs, in any file system; or -1."""
     context: Any = session.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(directory, log)  # noqa: SLF001
-    files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
-    found = files.listStatus(path) if files.exists(path) else []
+    where = context._jvm.org.apache.hadoop.fs.Path(directory, log)  # noqa: SLF001
+    files = where.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+    found = files.listStatus(where) if files.exists(where) else []
     names = [each.getPath().getName().partition(".")[0] for each in found]
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
@@ -83,7 +84,7 @@ def _parser() -> JobParser:
         "--topic", required=True, help="the topic to read, or several separated by commas"
     )
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="the parquet directory to write"
+        "--output", required=True, type=path, metavar="DIR", help="the parquet directory to write"
     )
     parser.add_argument(
         "--text", action="store_true", help="write values as strings (default: as bytes)"

@@ -61,7 +61,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Calls a method of the protocol; returns its result."""
+        """Call a method of the protocol; return its result."""
         self._number += 1
         number = self._number
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
@@ -74,7 +74,7 @@ class Browser:
             self._note(found)
 
     def run(self, script: str) -> Any:
-        """Runs a script in the page; returns its value, None if the page is left meanwhile."""
+        """Run a script in the page; return its value, None if the page is left meanwhile."""
         try:
             found = self.call(
                 "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
@@ -88,7 +88,7 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, script: str, what: str) -> Any:
-        """Waits until a script gives something true."""
+        """Wait until a script returns a true value."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := self.run(script)):
             if time.monotonic() > deadline:
@@ -98,7 +98,7 @@ class Browser:
         return found
 
     def size(self, width: int, height: int, scale: float = 1.0, *, dark: bool = False) -> None:
-        """Sets the screen, and which colours its user prefers."""
+        """Set the screen, and the colours that its user prefers."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -110,18 +110,18 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def picture(self, path: Path) -> None:
-        """Draws the screen into a file."""
+        """Draw the screen into a file."""
         found = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def key(self, key: str, text: str = "") -> None:
-        """Presses a key."""
+        """Press a key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, text=text)
 
     def leave(self) -> None:
-        """Leaves the page; forgets its errors, its cookies and its screen."""
+        """Leave the page; forget its errors, its cookies and its screen."""
         self.call("Page.navigate", url="about:blank")
         self.wait("location.href === 'about:blank'", "the page is left")
         self.call("Network.clearBrowserCookies")
@@ -130,7 +130,7 @@ class Browser:
         self.errors = []
 
     def close(self) -> None:
-        """Ends the browser."""
+        """End the browser."""
         self._socket.close()
         self._process.terminate()
         self._process.wait()

@@ -177,7 +177,7 @@ def _note_batches(client: StoreClient, tp: TopicPartition) -> None:
 
 
 def look_at(browser: Browser, url: str, folder: Path) -> None:
-    """Opens the pages, checks what they have made of the cluster, and draws them."""
+    """Open the pages, check what they show of the cluster, and draw them."""
     check = Checks(browser, url)
     browser.size(1280, 800)
     check.open("", "document.querySelectorAll('.map .node.store').length >= 3")
@@ -303,17 +303,17 @@ class Checks:
         self._url = url
 
     def open(self, path: str, ready: str) -> None:
-        """Opens a page, and waits until it has what it needs."""
+        """Open a page, and wait until it is ready."""
         self._browser.call("Page.navigate", url="about:blank")
         self._browser.call("Page.navigate", url=f"{self._url}#/{path}")
         self.sees(f"document.readyState === 'complete' && {ready}", f"page {path!r}")
 
     def sees(self, script: str, what: str) -> None:
-        """Waits until a script is true in the page."""
+        """Wait until a script is true in the page."""
         self._browser.wait(f"!!({script})", what)
 
     def keys(self) -> None:
-        """Goes about with the keyboard, finds a topic, writes a record."""
+        """Use the keyboard only: find a topic, write a record."""
         browser = self._browser
         browser.size(1280, 800)
         self.open("", "document.querySelector('.map')")
@@ -337,7 +337,7 @@ class Checks:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draws the pictures."""
+    """Draw the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--browser", default=shutil.which("chromium") or "chromium")
     parser.add_argument("--url", help="a console that runs already")

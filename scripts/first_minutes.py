@@ -82,7 +82,7 @@ class Minutes:
         return f"```console\n{shown.replace(str(self.directory), '/home/you')}```"
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """End the running programs."""
         self._running.close()
 
     def _said(self, step: str) -> str:
@@ -132,7 +132,7 @@ def lived(page: str, directory: Path) -> str:
 
 
 def main() -> None:
-    """Does it, and updates the page and its picture."""
+    """Run the page, and update it and its picture."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         text = lived(PAGE.read_text(encoding="utf-8"), directory)

@@ -42,7 +42,7 @@ EXTRAS: Final = "demo,docs,notebooks,test"
 
 
 def write(programs: Path, name: str, directory: Path) -> None:
-    """Asks for the hashes of one list, with a virtual environment's programs."""
+    """Write the hashes of one list, with a virtual environment's programs."""
     source = directory / f"{name}.in"
     source.write_text("\n".join(LISTS[name]) + "\n")
     wanted = ["--extra", EXTRAS, "pyproject.toml"] if name == "environment" else [str(source)]

@@ -62,7 +62,7 @@ def read(name: str) -> Any:
 
 
 def run(notebook: Any, manager: KernelManager, directory: Path) -> None:
-    """Runs a notebook's cells, and puts what they give in it.
+    """Run a notebook's cells, and put their outputs in it.
 
     Raises:
         CellExecutionError: a cell failed.
@@ -117,7 +117,7 @@ def names() -> list[str]:
 
 
 def main() -> None:
-    """Runs the notebooks that are named, or all, and writes them with what they show."""
+    """Run the named notebooks, or all, and write them with their outputs."""
     with kernel() as manager:
         for name in sys.argv[1:] or names():
             notebook = read(name)

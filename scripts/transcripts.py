@@ -196,7 +196,7 @@ def _part(title: str, told: list[tuple[str, str]]) -> str:
 
 
 def main() -> None:
-    """Runs all commands, and updates the page."""
+    """Run all commands, and update the page."""
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(replaced(text, BEGIN, transcripts().removesuffix("\n")), encoding="utf-8")
 

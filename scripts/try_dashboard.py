@@ -43,7 +43,7 @@ scrape_configs:
 
 
 def main() -> None:
-    """Tries all; prints a line for each expression."""
+    """Try all expressions; print a line for each."""
     program = shutil.which(sys.argv[1] if sys.argv[1:] else "prometheus")
     if program is None:
         sys.exit("there is no Prometheus: name its program, or apt-get install prometheus")

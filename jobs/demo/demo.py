@@ -89,7 +89,7 @@ class Demo(Pipeline):
         self._console = console
 
     def stream(self) -> tuple[datetime, list[str]]:
-        """Feeds, reads, kills and restarts.
+        """Feed, read, kill and restart.
 
         Returns the event time that had been reached at the crash, and what went wrong.
 
@@ -171,7 +171,7 @@ class Demo(Pipeline):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the demo; returns its exit status."""
+    """Run the demo; return its exit status."""
     arguments = _parser().parse_args(argv)
     console = Console()
     try:
@@ -220,7 +220,7 @@ def _scheduled(value: bytes) -> datetime:
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Sends standard error to a file: Spark's JVM inherits it, and would write over the bars."""
+    """Send standard error to a file: Spark's JVM inherits it, and would write over the bars."""
     sys.stderr.flush()
     saved = os.dup(2)
     try:

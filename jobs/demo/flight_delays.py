@@ -22,6 +22,7 @@ from dafka_spark.job_support import (
     add_query_arguments,
     build_session,
     check_options,
+    path,
     read_topics,
     run_job,
     run_query,
@@ -53,7 +54,7 @@ DEFAULT_WATERMARK = "60 days"
 
 
 def parse_flights(records: DataFrame) -> DataFrame:
-    """Flights out of records: the columns of ``FLIGHT_SCHEMA`` and ``value``.
+    """Return the flights of records: the columns of ``FLIGHT_SCHEMA`` and ``value``.
 
     A value that is not a flight gives a row whose ``scheduled`` is null.
     """
@@ -102,7 +103,7 @@ def latest_results(results: DataFrame) -> DataFrame:
 
 
 def to_records(results: DataFrame) -> DataFrame:
-    """Results as records: one column ``value`` of JSON."""
+    """Return results as records: one column ``value`` of JSON."""
     return results.select(sf.to_json(sf.struct(*results.columns)).cast("binary").alias("value"))
 
 
@@ -131,7 +132,7 @@ def write_both(tower: str, topic: str, path: str) -> Callable[[DataFrame, int], 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the pipeline; prints a line of JSON for every batch."""
+    """Run the pipeline; print a line of JSON for every batch."""
     arguments = _parser().parse(argv)
     check_options(arguments, tower=arguments.tower, topic=arguments.to)
     session = build_session(QUERY)
@@ -169,7 +170,7 @@ def _parser() -> JobParser:
         "--to", default="delays", metavar="TOPIC", help="the topic to write (default: %(default)s)"
     )
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="the parquet directory to write"
+        "--output", required=True, type=path, metavar="DIR", help="the parquet directory to write"
     )
     parser.add_argument(
         "--window", default="1 day", metavar="TIME", help="a window's length (default: %(default)s)"

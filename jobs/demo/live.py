@@ -39,7 +39,7 @@ NO_CONSOLE = "the console needs starlette and uvicorn: pip install 'dafka-spark[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the demo; returns its exit status."""
+    """Run the demo; return its exit status."""
     arguments = _parser().parse_args(argv)
     terminal = Terminal()
     try:
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _end_in_order() -> None:
-    """Has Ctrl-C and SIGTERM end what was started, too."""
+    """Let Ctrl-C and SIGTERM also end what was started."""
 
     def stop(number: int, frame: Any) -> None:
         sys.exit(EXIT_STOPPED + number)

@@ -89,7 +89,7 @@ class Live(Pipeline):
         self.noticed = Noticed()
 
     def run(self, draw: Draw) -> list[str]:
-        """Feeds, reads, kills a store and starts it again.
+        """Feed, read, kill a store and start it again.
 
         Returns every difference as a sentence.
 

@@ -43,7 +43,7 @@ def find_browser(named: str | None) -> str | None:
 
 
 def draw_console(program: str, url: str, pictures: Mapping[Path, Page]) -> None:
-    """Draws pages of the console as they are now, as PNG.
+    """Draw the console's current pages as PNG.
 
     Raises:
         OSError, RuntimeError, AssertionError: the browser does not start, or a page does not come.

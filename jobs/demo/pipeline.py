@@ -62,7 +62,7 @@ class Observed:
     lost: int = 0
 
     def note(self, event: dict[str, Any]) -> None:
-        """Takes in one line of a job."""
+        """Add one line of a job."""
         if event["event"] == "fed":
             self.fed = event["records"]
         elif event["event"] == "done":
@@ -90,13 +90,13 @@ class Pipeline:
         self._total = total
 
     def start_feeder(self, rate: float) -> Job:
-        """Starts to feed all flights, ``rate`` of them a second."""
+        """Start to feed all flights, ``rate`` of them a second."""
         arguments = [f"--tower={self._tower}", f"--topic={TOPIC}"]
         arguments += [f"--limit={self._total}", f"--rate={rate:.0f}"]
         return Job("replay_flights.py", arguments, self._directory / "replay.log")
 
     def start_query(self, per_batch: int, log: str = "query.log") -> Job:
-        """Starts the query, which reads at most ``per_batch`` flights at once."""
+        """Start the query, which reads at most ``per_batch`` flights at once."""
         arguments = [
             f"--tower={self._tower}",
             f"--topic={TOPIC}",
@@ -110,7 +110,7 @@ class Pipeline:
     def watch(
         self, jobs: Sequence[Job], show: Callable[[], None], done: Callable[[], bool]
     ) -> None:
-        """Notes what the jobs print, and shows it, until all is done.
+        """Note what the jobs print, and show it, until all is done.
 
         Raises:
             JobFailedError: a job ended with an error.
@@ -133,7 +133,7 @@ class Pipeline:
 def progress_bars(
     terminal: Console, bars: Callable[[], Sequence[Bar]]
 ) -> Iterator[Callable[[], None]]:
-    """Shows bars; yields the function that draws their present state."""
+    """Show bars; yield the function that draws their present state."""
     columns = (
         TextColumn("{task.description:<32}"),
         BarColumn(),

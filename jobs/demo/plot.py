@@ -49,7 +49,7 @@ class _Grid(NamedTuple):
 def plot_delays(
     results: Results, airlines: Mapping[str, str], path: Path, restarted_at: datetime | None
 ) -> None:
-    """Writes a heat map per airport, carriers by weeks (or days), as PNG.
+    """Write a heat map per airport, carriers by weeks (or days), as PNG.
 
     ``restarted_at`` is the event time that had been reached when the query was killed.
     """

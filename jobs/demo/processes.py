@@ -77,7 +77,7 @@ class Job:
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """Asks the job to end, and waits until it has.
+        """Ask the job to end, and wait until it has.
 
         Raises:
             JobFailedError: it ended with an error.
@@ -89,7 +89,7 @@ class Job:
             raise JobFailedError(self.script, code, self.log)
 
     def kill(self) -> int:
-        """Kills the whole process group, a Spark driver's JVM included; returns the exit code."""
+        """Kill the whole process group, a Spark driver's JVM included; return the exit code."""
         # Output that is still open belongs to one of the group: the group's number is not reused.
         if self._process.poll() is None or self._reading.is_alive():
             with suppress(ProcessLookupError):

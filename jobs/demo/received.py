@@ -33,7 +33,7 @@ class Received:
         self._came: float | None = None
 
     def take(self, record: Record, now: float) -> None:
-        """Takes in the next record; ``now`` is when it came, in seconds."""
+        """Add the next record; ``now`` is when it came, in seconds."""
         tp = TopicPartition(record.topic, record.partition)
         expected = self._next[tp]
         if record.offset != expected:

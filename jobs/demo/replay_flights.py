@@ -191,7 +191,7 @@ def replay(
     resume: bool,
     report: Report,
 ) -> list[dict[str, object]]:
-    """Feeds the flights and waits until a store has them all.
+    """Feed the flights and wait until a store has them all.
 
     ``rate`` is in flights per second, 0 for as fast as it goes.  ``report`` receives how many
     flights of each airport have been given to its producer.  Returns a dictionary per partition:
@@ -246,7 +246,7 @@ def _feed(flights: Flights, producers: dict[str, Producer], rate: float, report:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the replay; prints lines of JSON."""
+    """Run the replay; print lines of JSON."""
     arguments = _parser().parse(argv)
     flights = load_flights(arguments.limit)
     on_stop_signals(_raise_stopped)

@@ -27,7 +27,7 @@ class Tally:
     worst_min: int = 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Counts one window's result in."""
+        """Add one window's result."""
         self.flights += row["flights"]
         self.cancelled += row["cancelled"]
         self.delayed += row["delayed"]

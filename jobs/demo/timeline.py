@@ -35,7 +35,7 @@ class Outage(NamedTuple):
 
 
 def plot_timeline(samples: Sequence[Sample], outage: Outage, title: str, path: Path) -> None:
-    """Writes the picture as PNG."""
+    """Write the picture as PNG."""
     figure = Figure(figsize=(11, 6.4), dpi=150, facecolor="white", layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     figure.suptitle(title, x=0.012, ha="left", fontsize=14, weight="bold", color=_INK)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import astuple
 
-from dafka_core.config.topic_rules import parse_compression
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
@@ -28,6 +27,7 @@ from tests.integration.storage.linked import checked, link, links, reopened
 from tests.integration.storage.processes import TP
 from tests.integration.storage.staged import TP as ONE
 from tests.integration.storage.staged import Clock, put, values
+from tests.integration.storage.test_block_compressor import compress
 from tests.integration.storage.test_set_aside import LOST, OLD, WON, written
 
 
@@ -63,10 +63,7 @@ def test_one_octet_that_was_changed_with_its_checksum_is_found_by_name(
     every = linked(tmp_path)
     if is_compressed:
         with Log(tmp_path) as log:
-            compressor = log.compressor(parse_compression("*=zstd"), 0.0)
-            while compressor.step():
-                pass
-            assert compressor.blocks == 3
+            assert compress(log).blocks == 3
     assert astuple(reopened(tmp_path))[:5:4] == (1, ())
     assert reopened(tmp_path).linked == 300
     tamper(tmp_path, every[150], every[150][:-1] + b"!")

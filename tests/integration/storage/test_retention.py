@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from dafka_core.config.topic_rules import parse_compression, parse_rules
+from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DafkaError, StoreError
 from dafka_core.model.log_entries import SetAside, Stage
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -22,6 +22,7 @@ from dafka_core.storage.retention import HeldBlocks, Retention, Unread
 from dafka_core.storage.snapshot import HeldBlock
 from tests.integration.storage.damage import change
 from tests.integration.storage.staged import Clock, clean
+from tests.integration.storage.test_block_compressor import compress
 
 A, B = TopicPartition("flights", "A" * 32), TopicPartition("flights", "B" * 32)
 OTHER = TopicPartition("other", "A" * 32)
@@ -92,10 +93,7 @@ def test_by_size_compressed_blocks_count_as_they_are_on_the_disk(store: Log, clo
     retention = Retention(store, parse_rules("flights=450kB"))
     once(retention)
     clock.now_us = 100 * S
-    compressor = store.compressor(parse_compression("*=zstd"), after_s=60)
-    while compressor.step():
-        pass
-    assert compressor.blocks == 4
+    assert compress(store, after_s=60).blocks == 4
     for _ in range(4):
         put(store, A, 100)
     once(retention)
@@ -106,21 +104,18 @@ def test_by_size_compressed_blocks_count_as_they_are_on_the_disk(store: Log, clo
 
 
 def test_by_size_blocks_in_the_place_of_compressed_ones_count_as_they_are(store: Log) -> None:
-    compressor = store.compressor(parse_compression("*=zstd"), after_s=0)
     retention = Retention(store, parse_rules("flights=450kB"))
-    for counts in ([100] * 4, [150] * 2, [110] * 3):
+    for counts, compressed in (([100] * 4, 4), ([150] * 2, 2), ([110] * 3, 0)):
         for count in counts:
             put(store, A, count)
         once(retention)
-        if counts[0] != 110:
-            compressor._scanned_s = 0.0  # scan again at once
-            while compressor.step():
-                pass
+        if compressed:
+            assert compress(store).blocks == compressed
             once(retention)
-        if counts[0] == 100:
+        if compressed == 4:
             store.write([SetAside(A, 200)])
             store.discard_aside(store.aside()[0].id)
-    assert (compressor.blocks, held(store)) == (6, {A: (0, 830)})
+    assert held(store) == {A: (0, 830)}
 
 
 def test_a_rule_is_of_each_topic_by_itself(store: Log, clock: Clock) -> None:
