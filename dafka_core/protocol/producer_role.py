@@ -30,12 +30,14 @@ from dafka_core.model.records import RecordBatch, TopicPartition, coalesce, stam
 from dafka_core.model.values import Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
+from dafka_core.protocol.beacons import MAX_PEERS
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import (
     DIRECT_BATCH_BYTES,
     MAX_ANSWER_BYTES,
     MAX_BATCH_COUNT,
     MAX_FETCH_COUNT,
+    RecentNames,
 )
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews
 from dafka_core.protocol.store_directory import Query, Question, StoreDirectory
@@ -263,6 +265,7 @@ class ProducerRole:
         self.retained: list[RecordBatch] = []  # unacknowledged; the first one perhaps in part
         self._history: History = (Epoch.first(new_life(1, life_id, acks)),)
         self._acks = acks
+        self._others = RecentNames[None](MAX_PEERS)  # nodes that are no stores
         self._urgent_heads = 0  # urgent HEADs since the last acknowledgement
         self._head_interval_s = head_interval_s
         self._head_due = 0.0
@@ -356,6 +359,8 @@ class ProducerRole:
 
     def on_peer(self, now: float, news: PeerNews) -> None:
         """Note a peer that may be a store.  The records of a lost one stay acknowledged."""
+        if news.is_store is False:
+            self._others.keep(news.node, None)
         if self.takeover is not None:
             self.takeover.directory.on_peer(now, news)
 
@@ -446,7 +451,8 @@ class ProducerRole:
         """Return records, which "SHALL be send according to their offset in ascending order"."""
         first = self.retained[0].offset if self.retained else self.next_offset
         lacks_it = fetch.sequence < first or self.fenced_by is not None
-        if lacks_it and self.asked_for is None and fetch.sequence < self.acknowledged:
+        may_be_store = self.asked_for is None and fetch.requestor not in self._others
+        if lacks_it and may_be_store and fetch.sequence < self.acknowledged:
             self.asked_for = fetch.sequence
         if self.fenced_by is not None:
             return []

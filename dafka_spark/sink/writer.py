@@ -165,7 +165,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Add a note to errors of two jobs that write under one name."""
+        """Add a note to errors of two writes under one name at the same time."""
         try:
             yield
         except (FencedError, OffsetConflictError, TransactionExistsError) as error:
@@ -173,6 +173,9 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
             if name := self._options.writer_id or self._options.txn_app_id:
                 why = "another job with this name may have written to the topic meanwhile"
                 error.add_note(f"option {option} = {name!r}: {why}; run one job after the other")
+            else:  # only writes of a foreachBatch share a name otherwise: that of its query
+                why = "another write of this query to the topic may run at the same time"
+                error.add_note(f"{why}; give each write of a foreachBatch its own writerId")
             raise
 
 

@@ -451,6 +451,17 @@ def test_of_two_jobs_with_one_writer_id_at_a_time_one_fails_whole(sink: Sink) ->
     assert sink.seen() == 70
 
 
+def test_two_writes_of_one_query_at_a_time_are_told_the_remedy(sink: Sink) -> None:
+    """As by threads of a foreachBatch."""
+    first, second = sink.job(), sink.job()
+    of_first, of_second = (each.task(0, numbers(0, 10), query="q") for each in (first, second))
+    with pytest.raises(FencedError) as caught:
+        first.commit([of_first])
+    assert "give each write of a foreachBatch its own writerId" in caught.value.__notes__[0]
+    second.commit([of_second])
+    assert sink.seen() == 10
+
+
 # -- stores ----------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,18 @@ def test_only_acknowledged_batches_are_deleted(role: ProducerRole) -> None:
     assert fetched(role, 29, 30) == []
 
 
+def test_only_a_store_asks_for_acknowledged_records_because_it_lacks_them(
+    role: ProducerRole,
+) -> None:
+    publish(role, 3)
+    acknowledge(role, 3)
+    role.on_peer(0.0, PeerNews("C", is_store=False))
+    assert fetched(role, 1, 1) == []
+    assert role.asked_for is None
+    role.on_message(0.0, m.Fetch("S", TOPIC, PARTITION, 2, 1), "")
+    assert role.asked_for == 2
+
+
 @pytest.mark.parametrize(("stores", "end"), [("SS", 0), ("ST", 10)])
 def test_c_stores_are_distinguished_by_their_connections(stores: str, end: int) -> None:
     role = producer(acks=2)
