@@ -257,6 +257,9 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace) -> None:
         report_batches()
     if signals and arguments.available_now:
         raise Stopped(signals[0])
+    if arguments.available_now and not next_batch:
+        why = f"checkpoint {arguments.checkpoint} has no record left to read"
+        print(f"{why}; another output needs a checkpoint of its own", file=sys.stderr)
 
 
 def batch_facts(progress: StreamingQueryProgress) -> dict[str, object]:

@@ -33,8 +33,8 @@ LEAST_SHARE_SHOWN = 0.002
 _COLORS = LinearSegmentedColormap.from_list(
     "delay", ["#f4f1e6", "#f6d78b", "#ef9a4d", "#d1495b", "#7a1f5c", "#2d0b3a"]
 )
-_INK = "#22252b"
-_QUIET = "#6b7078"
+INK = "#22252b"
+QUIET = "#6b7078"
 
 
 class _Grid(NamedTuple):
@@ -76,15 +76,15 @@ def plot_delays(
         _draw_bars(right, grid, norm)
         _draw_panel_title(left, origin, grid)
         if restarted_at is not None:
-            left.axvline(_days(restarted_at), color=_INK, lw=1.2, ls=(0, (4, 3)))
+            left.axvline(_days(restarted_at), color=INK, lw=1.2, ls=(0, (4, 3)))
     if restarted_at is not None:
         _draw_restart(axes[0][0], restarted_at)
     lowest = min(0.0, *(right.get_xlim()[0] for _, right in axes))
     highest = max(right.get_xlim()[1] for _, right in axes)
     for _, right in axes:
         right.set_xlim(lowest, highest)
-    axes[0][1].set_title("over the whole time", loc="left", fontsize=9, color=_QUIET, pad=8)
-    axes[-1][1].set_xlabel("mean departure delay, min", fontsize=9, color=_QUIET)
+    axes[0][1].set_title("over the whole time", loc="left", fontsize=9, color=QUIET, pad=8)
+    axes[-1][1].set_xlabel("mean departure delay, min", fontsize=9, color=QUIET)
     _draw_titles(figure, height, results, edges)
     _draw_color_bar(figure, height, norm)
     figure.savefig(path)
@@ -140,28 +140,28 @@ def _draw_heat_map(
     )
     axes.set_ylim(max(1, len(grid.carriers)), 0)
     names = [airlines.get(carrier, carrier) for carrier in grid.carriers]
-    axes.set_yticks(rows[:-1] + 0.5, names, fontsize=9, color=_INK)
+    axes.set_yticks(rows[:-1] + 0.5, names, fontsize=9, color=INK)
     ticks = _ticks(edges[0], edges[-1])
     axes.set_xticks([_days(time) for time in ticks.values()], list(ticks))
     axes.set_xlim(_days(edges[0]), _days(edges[-1]))
-    _quiet(axes)
+    quiet(axes)
 
 
 def _draw_bars(axes: Axes, grid: _Grid, norm: Normalize) -> None:
     means = np.nan_to_num([tally.mean_min for tally in grid.totals])
     heights = np.arange(len(means)) + 0.5
-    axes.barh(heights, means, height=0.72, color=_COLORS(norm(means)), ec=_QUIET, lw=0.4)
+    axes.barh(heights, means, height=0.72, color=_COLORS(norm(means)), ec=QUIET, lw=0.4)
     for height, mean in zip(heights, means, strict=True):
-        axes.text(max(mean, 0) + 0.5, height, f"{mean:.0f}", va="center", fontsize=8, color=_INK)
+        axes.text(max(mean, 0) + 0.5, height, f"{mean:.0f}", va="center", fontsize=8, color=INK)
     axes.set_ylim(max(1, len(means)), 0)
     axes.set_xlim(min(0, means.min(initial=0)), max(25, means.max(initial=0) + 4))
     axes.set_yticks([])
-    _quiet(axes)
+    quiet(axes)
 
 
 def _draw_panel_title(axes: Axes, origin: str, grid: _Grid) -> None:
-    axes.set_title(AIRPORTS[origin], loc="left", fontsize=12, weight="bold", color=_INK, pad=8)
-    axes.set_title(f"{grid.flights:,} flights", loc="right", fontsize=9, color=_QUIET, pad=8)
+    axes.set_title(AIRPORTS[origin], loc="left", fontsize=12, weight="bold", color=INK, pad=8)
+    axes.set_title(f"{grid.flights:,} flights", loc="right", fontsize=9, color=QUIET, pad=8)
 
 
 def _draw_restart(axes: Axes, restarted_at: datetime) -> None:
@@ -174,7 +174,7 @@ def _draw_restart(axes: Axes, restarted_at: datetime) -> None:
         ha="center",
         fontsize=9,
         style="italic",
-        color=_INK,
+        color=INK,
     )
 
 
@@ -187,7 +187,7 @@ def _draw_titles(figure: Figure, height: float, results: Results, edges: list[da
         "Departure delays out of New York, 2013",
         fontsize=18,
         weight="bold",
-        color=_INK,
+        color=INK,
     )
     figure.text(
         0.02,
@@ -195,7 +195,7 @@ def _draw_titles(figure: Figure, height: float, results: Results, edges: list[da
         f"Means by {span} and carrier, the busiest carrier first; white: no flights. "
         f"{flights:,} flights streamed through Dafka and Spark.",
         fontsize=10,
-        color=_QUIET,
+        color=QUIET,
     )
 
 
@@ -206,14 +206,15 @@ def _draw_color_bar(figure: Figure, height: float, norm: Normalize) -> None:
     )
     bar.set_ticks([0, 15, 30, 45, 60], labels=["0", "15", "30", "45", "60 min"])
     bar.outline.set_visible(False)
-    axes.tick_params(length=0, labelsize=8, labelcolor=_QUIET)
-    axes.set_title("mean departure delay", loc="left", fontsize=9, color=_QUIET, pad=4)
+    axes.tick_params(length=0, labelsize=8, labelcolor=QUIET)
+    axes.set_title("mean departure delay", loc="left", fontsize=9, color=QUIET, pad=4)
 
 
-def _quiet(axes: Axes) -> None:
+def quiet(axes: Axes) -> None:
+    """Leave out the frame and the marks of a plot."""
     for spine in axes.spines.values():
         spine.set_visible(False)
-    axes.tick_params(length=0, labelcolor=_INK, labelsize=9)
+    axes.tick_params(length=0, labelcolor=INK, labelsize=9)
 
 
 def _ticks(first: datetime, last: datetime) -> dict[str, datetime]:

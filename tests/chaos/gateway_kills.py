@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.chaos.harness import Chaos, ChaosError, Round, Worker, wait_until
 from tests.forked import ForkedCluster
-from tests.integration.kafka.numbers import TOPIC, NumberWriter, ends, stored
+from tests.integration.kafka.number_writer import TOPIC, NumberWriter, ends, stored
 
 ROUNDS = 10
 SHORT_ROUNDS = 1

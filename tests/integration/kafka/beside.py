@@ -96,7 +96,7 @@ class Server:
 def records_of(octets: bytes | None) -> Iterator[tuple[Any, ...]]:
     """Decode fetched records of any version, and ignore a truncated last batch."""
     for batch in decode_batches(octets or b""):
-        none = pa.nulls(batch.count)
+        none = pa.nulls(len(batch.values))
         columns = batch.values, batch.keys or none, batch.headers or none
         values, keys, headers = (each.to_pylist() for each in columns)
         rows = zip(batch.offsets, batch.timestamps_ms, keys, values, headers, strict=True)

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from dafka_core.testing import wait_until
 from dafka_kafka.leaders import JOURNAL_TOPIC
 from tests.forked import ForkedCluster
-from tests.integration.kafka.numbers import TOPIC, NumberWriter, ends
+from tests.integration.kafka.number_writer import TOPIC, NumberWriter, ends
 
 ROUNDS = 3
 EACH = 4_000

@@ -67,7 +67,10 @@ def copy(
 
 
 def test_topic_to_topic_keeps_keys_headers_and_null_values(
-    session: SparkSession, cluster: EmbeddedCluster, copy: Callable[..., None]
+    session: SparkSession,
+    cluster: EmbeddedCluster,
+    copy: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Producer("with_keys", tower=cluster.tower) as producer:
         producer.publish(b"v", b"k", [("h", b"1"), ("n", None)])
@@ -83,6 +86,9 @@ def test_topic_to_topic_keeps_keys_headers_and_null_values(
         for topic in ("with_keys", "keys_kept")
     )
     assert_df_equality(copied, keyed, ignore_row_order=True)
+    assert "no record left" not in capsys.readouterr().err
+    copy("--topic=with_keys", "--to=never_written")
+    assert "checkpoint has no record left to read; another output needs" in capsys.readouterr().err
 
 
 def test_topic_to_topic_copies_what_is_asked_for(
