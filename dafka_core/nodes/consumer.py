@@ -291,10 +291,7 @@ class Consumer(Node):
         self.mesh.call(subscribe)
 
     def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe; drops the topic's queued records, and forgets its positions.
-
-        Raises ConfigError if the topic is invalid.
-        """
+        """Unsubscribe; drops the topic's queued records, and forgets its positions."""
         check_argument("topic", topic, check_topic)
 
         def unsubscribe(now: float) -> None:

@@ -412,8 +412,7 @@ class Peers:
             interval_s = min(interval_s, FIRST_BEACONS_INTERVAL_S)
         elif is_new and self.towers.is_announced and self._throttle.is_new("unannounced"):
             places = ", ".join(f"{each.host}:{each.sub_port}" for each in self._config.tower)
-            text = "no tower returns the beacons of this node, so that no other node knows it: let "
-            text += "a firewall pass the ports for them (%s), or see the log of the tower"
+            text = "no tower returns the beacons of this node (%s): let firewalls pass this port"
             _log.warning(text, places)
         self.beacon_due = now + interval_s
         self.towers.send(now)

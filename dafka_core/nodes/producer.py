@@ -342,8 +342,6 @@ class Producer(Node):
             raise ProducerFencedError(*self.role.tp, life.number, *ends)
 
     def _wait_for_room(self, since: float, acknowledged: int) -> None:
-        """Wait, also for the turn, up to the timeout without an acknowledgement."""
-
         def has_room() -> bool:
             if self._next_offset < self._max_offset and self._published_bytes < self._max_bytes:
                 return True
@@ -351,7 +349,7 @@ class Producer(Node):
             self._check_progress()
             return False
 
-        left_s = waited_s = self._config.publish_timeout_s
+        left_s = waited_s = self._config.publish_timeout_s  # also for the turn
         if acknowledged == self.acknowledged:
             left_s -= time.monotonic() - since
         if not has_room() and not self.mesh.wait_until(has_room, left_s):

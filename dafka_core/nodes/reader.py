@@ -32,8 +32,6 @@ from dafka_core.protocol.fields import check_end, check_sequence, check_topics
 from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import HeadsQuery, TimesQuery
 
-_ANY_TOPIC: Final = "-"  # requested only to discover the stores
-
 _log = logging.getLogger("dafka.reader")
 
 _GIVEN_UP: Final = (
@@ -83,7 +81,7 @@ class Reader(Node):
 
         Raises NoStoreError if none was discovered within ``timeout_s`` seconds.
         """
-        self.partitions([_ANY_TOPIC], timeout_s=timeout_s)
+        self.partitions(["-"], timeout_s=timeout_s)  # any topic: the answer waits for the stores
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """Return stores that others know and that do not answer: their records may be missing.
