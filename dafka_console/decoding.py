@@ -14,7 +14,6 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Iterator
-from functools import cache, partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from dafka_core.errors import ConfigError
 from dafka_core.model.names import printable
+from dafka_core.system.distribution import import_fastavro
 
 STREAM: Final = b"\xff\xff\xff\xff"
 FILE: Final = b"ARROW1\0\0"
@@ -126,26 +126,11 @@ array may become that number of values."""
 REGISTRY_HEADER: Final = 5  # prefix of a value with a schema in a registry: 0, and the schema's id
 
 
-MAX_DECIMAL_BYTES: Final = 1 << 10
-"""Larger decimals stay bytes: a conversion takes time by the square of the size, for 1 MB minutes
-in which no other thread runs."""
-
-
-@cache
 def _fastavro() -> Any:
-    """Return fastavro, whose readers convert no large decimals from now on."""
     try:
-        import fastavro  # noqa: PLC0415 -- an extra
+        return import_fastavro()
     except ImportError:
         raise ValueError("it needs fastavro: pip install 'dafka-spark[avro]'") from None
-    readers = fastavro.read.LOGICAL_READERS
-    for name in ("bytes-decimal", "fixed-decimal"):
-        readers[name] = partial(_decimal, readers[name])
-    return fastavro
-
-
-def _decimal(read: Callable[..., Any], data: bytes, *schemas: Any) -> Any:
-    return read(data, *schemas) if len(data) <= MAX_DECIMAL_BYTES else data
 
 
 def is_avro_file(value: bytes) -> bool:

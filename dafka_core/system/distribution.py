@@ -1,12 +1,13 @@
-"""The installed distribution: its version, and the entry points of packages."""
+"""The installed distribution: its version, its extras, and the entry points of packages."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dafka_core.errors import ConfigError
 
@@ -55,3 +56,23 @@ def this_version() -> str:
         return version("dafka-spark")
     except PackageNotFoundError:  # run from its source, or from a zip as Spark's workers do
         return "of its source"
+
+
+MAX_DECIMAL_BYTES: Final = 1 << 10
+"""Larger decimals of Avro stay bytes: a conversion takes time by the square of the size, for 1 MB
+minutes in which no other thread runs."""
+
+
+@cache
+def import_fastavro() -> Any:
+    """Import fastavro, an extra; its readers convert no large decimals from now on."""
+    import fastavro  # noqa: PLC0415
+
+    readers = fastavro.read.LOGICAL_READERS
+    for name in ("bytes-decimal", "fixed-decimal"):
+        readers[name] = partial(_decimal, readers[name])
+    return fastavro
+
+
+def _decimal(read: Callable[..., Any], data: bytes, *schemas: Any) -> Any:
+    return read(data, *schemas) if len(data) <= MAX_DECIMAL_BYTES else data

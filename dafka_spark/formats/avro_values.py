@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
+from dafka_core.system.distribution import import_fastavro
 from dafka_spark.formats import import_extra
 
 _PLAIN: Final[Mapping[str, types.DataType]] = {
@@ -39,13 +39,6 @@ _LOGICAL: Final[Mapping[tuple[str, str], types.DataType]] = {
 """The supported logical types; others are read as the type below, as ``from_avro`` reads them."""
 
 _MAX_PRECISION: Final = 38
-_MAX_DECIMAL_BYTES: Final = 1 << 10  # converting 1 MB, as of a damaged value, takes minutes
-
-
-def _decimal(read: Callable[..., Any], data: bytes, *schemas: Any) -> Any:
-    if len(data) > _MAX_DECIMAL_BYTES:
-        raise ValueError(f"a decimal has {len(data)} bytes")
-    return read(data, *schemas)
 
 
 class AvroCodec:
@@ -53,11 +46,8 @@ class AvroCodec:
 
     def __init__(self, schema: str) -> None:
         """``schema`` is an Avro schema, as JSON."""
-        fastavro = import_extra("fastavro", extra="avro")
-        readers = fastavro.read.LOGICAL_READERS
-        for name in ("bytes-decimal", "fixed-decimal"):
-            if not isinstance(readers[name], partial):  # as an earlier codec has left it
-                readers[name] = partial(_decimal, readers[name])
+        import_extra("fastavro", extra="avro")
+        fastavro = import_fastavro()
         self._named: dict[str, Any] = {}
         try:
             self._schema = fastavro.parse_schema(_supported(json.loads(schema)), self._named)
