@@ -308,6 +308,8 @@ class Put:
 
     ``octets`` are the bytes from a Produce request of ``version`` for the numbered ``partition``;
     they are written to ``tp``. ``result`` is the outcome if everything in flight reaches the disk.
+    ``refused_by`` is the leader that has refused the batch by its sequence: a newer one may know
+    the producer's later batches.
     """
 
     partition: NumberedPartition
@@ -317,6 +319,7 @@ class Put:
     outcome: asyncio.Future[Written | RefusedError] = field(default_factory=asyncio.Future)
     records: ProducedRecords | None = None
     result: Written | RefusedError | None = None
+    refused_by: Lead | None = None
     tries: int = 0
 
     def end(self, failure: BaseException | None) -> None:
@@ -523,7 +526,7 @@ class PartitionWriter:
                     put.result = Written(verdict.offset, verdict.end, earliest, lead)
                     continue
                 if verdict is not None:
-                    put.result = RefusedError(verdict, _why(verdict, records))
+                    put.result, put.refused_by = RefusedError(verdict, _why(verdict, records)), lead
                     continue
                 notes |= self._states.append(key, records.sequenced, end, now_ms, age_ms)
             put.result = Written(end, end + records.record_count, earliest, lead)

@@ -312,6 +312,9 @@ TOO_FEW: Final = RefusedError(KafkaError.REQUEST_TIMED_OUT, "too few stores have
 MOVED: Final = RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, "another gateway has become leader")
 
 
+_Needs = tuple[int, Lead | None]
+
+
 class _Part(NamedTuple):
     """One partition of a request, and its result; None if it has no records."""
 
@@ -483,31 +486,42 @@ class Produce(Feature):
     async def _replicated(
         self, parts: list[_Part], outcomes: list[Written | RefusedError | None], deadline: float
     ) -> list[Written | RefusedError | None]:
-        """Replace outcomes by a timeout if the other stores do not have the records in time."""
-        ends: dict[tuple[int, Lead | None], dict[TopicPartition, int]] = {}
+        """Replace outcomes by a timeout if the other stores do not confirm them in time.
+
+        They have the records, and a majority knows no newer leader.
+        """
+        needs = [self._needs(part, outcome) for part, outcome in zip(parts, outcomes, strict=True)]
         journal = self._node.leaders.journal
-        for part, outcome in zip(parts, outcomes, strict=True):
+        pairs = zip(needs, outcomes, strict=True)
+        if any(needed and isinstance(outcome, RefusedError) for needed, outcome in pairs):
+            # Stores' reports of before, as before a pause, do not confirm a refusal.
+            await self._node.in_thread(journal.append)
+        ends: dict[_Needs, dict[TopicPartition, int]] = {}
+        for part, outcome, needed in zip(parts, outcomes, needs, strict=True):
+            if needed is None:
+                continue
+            wanted = ends.setdefault(needed, {})
             if isinstance(part.put, Put) and isinstance(outcome, Written):
-                wanted = ends.setdefault(self._needs(part, outcome), {})
                 wanted[part.put.tp] = max(wanted.get(part.put.tp, 0), outcome.end)
-                if outcome.lead is not None:
-                    wanted[journal.tp] = journal.end
-        late: dict[tuple[int, Lead | None], RefusedError] = {}
+            if needed[1] is not None:
+                wanted[journal.tp] = journal.end
+        late: dict[_Needs, RefusedError] = {}
         for each, wanted in ends.items():
             left_s = deadline - asyncio.get_running_loop().time()
             if not await self._replication.wait(wanted, left_s, *each):
                 late[each] = TOO_FEW if self._replication.is_current(each[1]) else MOVED
         return [
-            late.get(self._needs(part, outcome), outcome)
-            if isinstance(outcome, Written)
-            else outcome
-            for part, outcome in zip(parts, outcomes, strict=True)
+            outcome if needed is None else late.get(needed, outcome)
+            for needed, outcome in zip(needs, outcomes, strict=True)
         ]
 
-    def _needs(self, part: _Part, written: Written) -> tuple[int, Lead | None]:
-        """Return how many stores must have a batch, and the leader that they must confirm."""
-        copies, lead = self._node.copies(part.topic), written.lead
-        return max(copies, lead.majority) if lead else copies, lead
+    def _needs(self, part: _Part, outcome: Written | RefusedError | None) -> _Needs | None:
+        """Return how many stores must confirm an outcome, and as whose; None if none must."""
+        if isinstance(outcome, Written):
+            copies, lead = self._node.copies(part.topic), outcome.lead
+            return max(copies, lead.majority) if lead else copies, lead
+        lead = part.put.refused_by if isinstance(part.put, Put) else None
+        return (lead.majority, lead) if lead else None
 
     @serves(Api.INIT_PRODUCER_ID, range(6), on_cluster(Operation.IDEMPOTENT_WRITE))
     async def _init_producer_id(self, request: Any, client: Client) -> Answer:

@@ -15,10 +15,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from dafka_core.system.hosts import host_port
 from dafka_core.testing import wait_until
+from dafka_kafka.errors import KafkaError
 from dafka_kafka.leaders import JOURNAL_TOPIC
+from dafka_kafka.produce import ALL
 from tests.forked import ForkedCluster
 from tests.integration.kafka.number_writer import TOPIC, NumberWriter, ends
+from tests.integration.kafka.produce_client import ProduceClient
+from tests.unit.kafka.records.batches import batch
 
 ROUNDS = 3
 EACH = 4_000
@@ -234,3 +239,25 @@ def test_a_gateway_that_was_paused_writes_nothing_that_stays(
             wait_for_all(writer, writer.sent)
         writer.write(writer.sent + EACH // 2)
         check(cluster, writer, seen, once=True)
+
+
+def test_a_gateway_that_was_paused_refuses_no_batch_by_its_sequence(cluster: VotedCluster) -> None:
+    """It does not know those that another leader has written meanwhile: clients would end."""
+    NumberWriter(cluster.servers, partitions=PARTITIONS).write(PARTITIONS * 10)
+    cluster.wait_for_leaders()
+    paused, other = (host_port(each, 9092) for each in cluster.servers.split(","))
+    with ProduceClient(paused) as client, ProduceClient(other) as client_of_other:
+        producer_id = client.init_producer_id().producer_id
+        batches = [batch([b"0"], producer=(producer_id, 0, each)) for each in range(3)]
+
+        def written(client: ProduceClient, number: int, sequence: int) -> int:
+            (answer,) = client.ask({(TOPIC, number): batches[sequence]}, acks=ALL)
+            return answer.error
+
+        number = next(each for each in range(PARTITIONS) if not written(client, each, 0))
+        assert written(client, number, 2) == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
+        with cluster.paused_store(0):
+            wait_until(lambda: not written(client_of_other, number, 1), "it has another leader")
+            client.send({(TOPIC, number): batches[2]}, acks=ALL)
+        (answer,) = client.receive()
+    assert answer.error == KafkaError.NOT_LEADER_OR_FOLLOWER
