@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scripts.dashboard_panels import CHOSEN, ROWS, Line, Panel
-from scripts.states import write
+from scripts.generated import write
 
 FILE: Final = Path(__file__).resolve().parent.parent / "deploy/grafana/dafka.json"
 

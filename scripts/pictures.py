@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from dafka_core.protocol import timing
-from scripts.states import write
+from scripts.generated import write
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -16,9 +14,9 @@ from dafka_core.protocol.store_directory import DISCOVERY_TABLE
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.groups.group import GROUP_TABLE
 from dafka_kafka.partition_registry import LEASE_TABLE
+from scripts.generated import replaced, write
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "states.md"
-END = "<!-- end -->"
 
 
 def label(state: Enum) -> str:
@@ -74,27 +72,6 @@ def updated(text: str) -> str:
     for name, table in TABLES.items():
         text = replaced(text, f"<!-- generated: {name} -->", markdown(table))
     return text
-
-
-def replaced(text: str, begin: str, generated: str) -> str:
-    """Return a page's text with a new generated part.
-
-    Raises:
-        ValueError: the text does not have exactly one place for it.
-    """
-    pattern = re.compile(f"{re.escape(begin)}.*?{END}", re.DOTALL)
-    text, count = pattern.subn(lambda _: f"{begin}\n\n{generated}\n\n{END}", text)
-    if count != 1:
-        raise ValueError(f"the page must contain {begin!r} and {END!r} once, not {count} times")
-    return text
-
-
-def write(path: Path, text: str) -> None:
-    """Write a generated file; with ``--check`` only fail if it is out of date."""
-    if "--check" not in sys.argv[1:]:
-        path.write_text(text, encoding="utf-8")
-    elif path.read_text(encoding="utf-8") != text:
-        sys.exit(f"{path.name} is out of date: run python {sys.argv[0]}")
 
 
 def main() -> None:

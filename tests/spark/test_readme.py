@@ -15,7 +15,7 @@ import pytest
 
 from dafka_core import EmbeddedCluster
 from scripts import options
-from scripts.states import replaced
+from scripts.generated import replaced
 from tests.forked import ForkedCluster
 from tests.integration.archive.records import A, archived
 from tests.pages import example
