@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
@@ -31,7 +31,7 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.sink import commit_coordinator, staging
 from dafka_spark.sink.commit_coordinator import Application, partition_address, pick_store
-from dafka_spark.sink.staging import WriterFactory, WrittenRange, fence
+from dafka_spark.sink.staging import StagingWriter, WriterFactory, WrittenRange, fence
 from dafka_spark.sink.store_session import StoreSession
 from dafka_spark.sink.writer import TaskCommit
 from tests.forked import ForkedCluster
@@ -283,36 +283,36 @@ def test_retained_rows_are_bounded(sink: Sink, value: bytes, bound: int) -> None
     assert sink.held().values == [value] * 1000
 
 
-def test_rows_of_all_topics_are_bounded_together(sink: Sink) -> None:
-    sink.patch.setattr(staging, "RETAINED_BYTES", 2000)
-    sink.patch.setattr(staging, "BLOCK_ROWS", 20)
-    names = [f"{sink.topic}-{index}" for index in range(9)]
+def stage_in_turn(
+    sink: Sink, topics: int, rows: int, check: Callable[[WriterFactory, list[StagingWriter]], bool]
+) -> None:
+    """Write to topics in turn, some rows at a time; ``check`` holds after each time."""
+    names = [f"{sink.topic}-{index}" for index in range(topics)]
     with sink.factory() as task, ExitStack() as stack:
         writers = [
             stack.enter_context(task.open(TopicPartition(name, PARTITION))) for name in names
         ]
-        for start in range(0, 150, 15):
+        for start in range(0, 10 * rows, rows):
             for writer in writers:
-                writer.write(numbers(start, start + 15))
-                held = sum(each.buffer.size_bytes + each.retained_bytes for each in writers)
-                assert held <= 2000
+                writer.write(numbers(start, start + rows))
+                assert check(task, writers)
         sink.commit(*(writer.finish(soon()) for writer in writers))
-    assert [sink.held(topic=name).values for name in names] == [texts(0, 150)] * 9
+    assert [sink.held(topic=name).values for name in names] == [texts(0, 10 * rows)] * topics
+
+
+def test_rows_of_all_topics_are_bounded_together(sink: Sink) -> None:
+    sink.patch.setattr(staging, "RETAINED_BYTES", 2000)
+    sink.patch.setattr(staging, "BLOCK_ROWS", 20)
+
+    def are_bounded(task: WriterFactory, writers: list[StagingWriter]) -> bool:
+        return sum(each.buffer.size_bytes + each.retained_bytes for each in writers) <= 2000
+
+    stage_in_turn(sink, 9, 15, are_bounded)
 
 
 def test_many_topics_share_few_streams(sink: Sink) -> None:
     sink.patch.setattr(staging, "MAX_STREAMS", 2)
-    names = [f"{sink.topic}-{index}" for index in range(5)]
-    with sink.factory() as task, ExitStack() as stack:
-        writers = [
-            stack.enter_context(task.open(TopicPartition(name, PARTITION))) for name in names
-        ]
-        for start in range(0, 60, 20):
-            for writer in writers:
-                writer.write(numbers(start, start + 20))
-                assert len(task.streams) <= 2
-        sink.commit(*(writer.finish(soon()) for writer in writers))
-    assert [sink.held(topic=name).values for name in names] == [texts(0, 60)] * 5
+    stage_in_turn(sink, 5, 20, lambda task, writers: len(task.streams) <= 2)
 
 
 def test_two_hundred_slow_writers_share_the_places_of_a_store(sink: Sink) -> None:
