@@ -308,8 +308,8 @@ class Put:
 
     ``octets`` are the bytes from a Produce request of ``version`` for the numbered ``partition``;
     they are written to ``tp``. ``result`` is the outcome if everything in flight reaches the disk.
-    ``refused_by`` is the leader that has refused the batch by its sequence: a newer one may know
-    the producer's later batches.
+    ``refused_by`` is the leader that has refused the batch by its sequence: it does not know what
+    a successor has written.
     """
 
     partition: NumberedPartition

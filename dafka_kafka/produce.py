@@ -313,6 +313,7 @@ MOVED: Final = RefusedError(KafkaError.NOT_LEADER_OR_FOLLOWER, "another gateway 
 
 
 _Needs = tuple[int, Lead | None]
+"""The number of stores that must confirm an outcome, and the leader that they must confirm."""
 
 
 class _Part(NamedTuple):
@@ -488,13 +489,14 @@ class Produce(Feature):
     ) -> list[Written | RefusedError | None]:
         """Replace outcomes by a timeout if the other stores do not confirm them in time.
 
-        They have the records, and a majority knows no newer leader.
+        Stores confirm records that they have on disk; a majority confirms that a leader, which
+        wrote them or refused them by their sequence, has no successor.
         """
         needs = [self._needs(part, outcome) for part, outcome in zip(parts, outcomes, strict=True)]
         journal = self._node.leaders.journal
         pairs = zip(needs, outcomes, strict=True)
         if any(needed and isinstance(outcome, RefusedError) for needed, outcome in pairs):
-            # Stores' reports of before, as before a pause, do not confirm a refusal.
+            # Earlier reports of stores, such as those before a pause, do not confirm a refusal.
             await self._node.in_thread(journal.append)
         ends: dict[_Needs, dict[TopicPartition, int]] = {}
         for part, outcome, needed in zip(parts, outcomes, needs, strict=True):
@@ -516,7 +518,7 @@ class Produce(Feature):
         ]
 
     def _needs(self, part: _Part, outcome: Written | RefusedError | None) -> _Needs | None:
-        """Return how many stores must confirm an outcome, and as whose; None if none must."""
+        """Return how many stores must confirm an outcome, and its leader; None if none must."""
         if isinstance(outcome, Written):
             copies, lead = self._node.copies(part.topic), outcome.lead
             return max(copies, lead.majority) if lead else copies, lead

@@ -138,10 +138,11 @@ def publish(
                     put.write(values)
                     put.finish(timeout_s)
                 return
+            except OffsetConflictError as error:
+                failure = error
+                break  # another run has published meanwhile
             except DafkaError as error:
                 failure = error
-            if isinstance(failure, OffsetConflictError):
-                break  # another run has published meanwhile
         else:
             break
     raise failure

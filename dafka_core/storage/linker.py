@@ -157,11 +157,13 @@ class Linker:
 def _put(tables: Tables, tp: TopicPartition, partition_id: int, links: list[Link]) -> bool:
     """Write a partition's links; return False, without effect, if it has other records by now."""
     row = tables.row(tp)
-    for last in links[-1:]:
-        if row is None or row.id != partition_id or row.end < last.end:
-            return False
-        if life_at(tables.lives.history(row), last.end) != last.life:
-            return False
+    if links and (
+        row is None
+        or row.id != partition_id
+        or row.end < links[-1].end
+        or life_at(tables.lives.history(row), links[-1].end) != links[-1].life
+    ):
+        return False
     for link in links:
         tables.links.put(partition_id, link)
     return True

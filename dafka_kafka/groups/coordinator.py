@@ -219,9 +219,11 @@ def wait_for_others(store: Store, *, is_start: bool = False) -> None:
 def ends_at_others(store: Store, *, is_start: bool) -> dict[TopicPartition, int]:
     """Return the ends of the offsets topic at the reachable stores."""
     known, until = store.known, time.monotonic() + MEET_S
-    while not known.endpoints.keys() >= {*(known.names if is_start else known.here)}:
-        if time.monotonic() > until:
-            break
+
+    def are_met() -> bool:
+        return known.endpoints.keys() >= {*(known.names if is_start else known.here)}
+
+    while not are_met() and time.monotonic() <= until:
         time.sleep(STEP_S)
     found = []
     for address, locations in known.endpoints.items():
