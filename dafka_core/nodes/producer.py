@@ -86,6 +86,9 @@ class Producer(Node):
             ever publish to the same partition").
         options: see ``ProducerOptions``.
 
+    Attributes:
+        topic, address: the topic, and the partition: its given or new address.
+
     Raises:
         ConfigError: an option, the topic or the address is invalid.
         NotAllowedError: the key may not produce to the topic.

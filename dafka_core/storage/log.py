@@ -651,6 +651,8 @@ class StoreClock:
         if self._wall_us() < self._earliest_us:
             return f"the store's clock is before {shown_time(self._earliest_us)}"
         than = "the newest time in the log" if self._is_start else "its time before it jumped"
+        if self._is_start and self._is_new:
+            than = "the new log's first records, unless these are old"
         return _difference(ahead_us, than)
 
 
