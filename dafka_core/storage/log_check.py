@@ -126,9 +126,9 @@ def links_of(open_tables: OpenTables, tp: TopicPartition, *, newest: bool) -> li
         row = tables.visible_row(tp)
         if row is None:
             return []
-        last = tables.links.last(row.id)
-        found = ([last] if last else []) if newest else tables.links.starting(row.id, 0)
-        return [PartitionLink.of(tp, each) for each in found]
+        found = [tables.links.last(row.id)] if newest else tables.links.starting(row.id, 0)
+        # Damaged ones have no digests.
+        return [PartitionLink.of(tp, each) for each in found if each and each.chain]
 
 
 def check_links(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
@@ -335,36 +335,29 @@ def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Che
 
 def check_records(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
     """Check the records of a partition, from its earliest one on."""
-    offset = 0
-    while True:
+    offset: int | None = 0
+    while offset is not None:
         try:
             with open_tables() as tables:
                 row = tables.row(tp)
-                if row is None:
-                    return
-                offset = max(offset, row.earliest)
-                if offset >= row.end:
+                if row is None or (offset := max(offset, row.earliest)) >= row.end:
                     return
                 following, checked = _stretch(tables, row, offset)
         except StoreError as error:
-            following, checked = None, Checked(found=(Damage(BLOCK, *tp, offset, error.why),))
+            following, checked = None, _found(BLOCK, tp, offset, error.why)
         yield checked
         if following is None:
             following = _after_damage(open_tables, tp, checked.found[0].offset)
-        if following is None:
-            return
         offset = following
 
 
 def _after_damage(open_tables: OpenTables, tp: TopicPartition, offset: int) -> int | None:
-    """Return the first block behind a damaged page that the end leads to; None without a row."""
+    """Return the first block behind a damaged page that the end leads to, if any."""
     start = None
-    with suppress(StoreError, ValueError), open_tables() as tables:
-        row = tables.row(tp)
-        if row is not None:
-            start = row.end
-            grouped = [each.first for each in tables.area.readable(row.id)]
-            start = min([each for each in grouped if each > offset], default=start)
+    with suppress(StoreError), open_tables() as tables:
+        if row := tables.row(tp):
+            grouped = (each.first for each in tables.area.readable(row.id))
+            start = min((each for each in grouped if each > offset), default=row.end)
             while (found := tables.last_block(row.id, start - 1)) and found.first > offset:
                 start = found.first
     return start
