@@ -48,7 +48,6 @@ from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file
 # -- errors ----------------------------------------------------------------------------------------
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(eq=False)
@@ -85,9 +84,9 @@ def reading(directory: Path | str, what: Path | str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
+    except PermissionError as error:
+        raise ArchiveError(directory, _reason(error)) from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno in (*_FULL, *_READ_ONLY):
-            raise ArchiveError(directory, _reason(error)) from error
         raise damaged(directory, what, f"cannot be read ({error})") from error
 
 
@@ -96,8 +95,9 @@ def _reason(error: OSError) -> str:
     reason = f"{error.strerror or error}{name}"
     if error.errno in _FULL:
         return f"the disk is full: {reason}; nothing of this was archived: free some space"
-    if error.errno in _READ_ONLY:
-        return f"it cannot be written to: {reason}; permit this user to, or name another directory"
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        use = "written to" if error.errno == errno.EROFS else "used"
+        return f"it cannot be {use}: {reason}; permit this user to, or name another directory"
     return reason
 
 
@@ -220,6 +220,8 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.start >= self.end:
             raise ValueError(f"offsets {self.start} to {self.end} (exclusive) are not a range")
+        if self.day:
+            day_us(self.day)
 
 
 class Commit(JsonMessage, frozen=True):
