@@ -359,7 +359,7 @@ class BlockCompressor:
 
     def _compress(self, tp: TopicPartition, mark: int) -> int | None:
         """Examine the partition's next block; return its end, or None if it has no cold one."""
-        number = NUMBERS.get(codec_of(tp.topic, self.rules), PLAIN)
+        number = NUMBERS[codec_of(tp.topic, self.rules)]
         with self._env.reading() as tables:
             row = tables.visible_row(tp)
             if row is None:
