@@ -104,11 +104,8 @@ class PartitionBlocks(Sequence[HeldBlock]):
         if not 0 <= number < len(self):
             raise IndexError(number)
         first, end = self.bounds[number : number + 2]
-        packed = self._grouped.get(first)
-        if packed is None:
-            packed = self._tables.packed_block(self._row.id, first)
-        if packed is None:
-            raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
+        packed = self._grouped.get(first) or self._tables.packed_block(self._row.id, first)
+        assert packed is not None
         found = FoundBlock(self._row.id, first, packed)
         head = self._tables.header_of(self._row.tp, found)
         if self._may_lack and first + head.records != end:
