@@ -220,27 +220,25 @@ class _Stores:
     def contents(self, query_id: str, partition: str) -> Iterator[bytes]:
         """Return the records that the sink has written for a query."""
         found = [
-            tp for tp in self._heads_of(AUDIT_TOPIC) if is_partition_of(query_id, tp.partition)
+            tp
+            for tp in self._heads_of(AUDIT_TOPIC)
+            if is_partition_of(query_id, tp.partition) and partition in ("", tp.partition)
         ]
-        found = [tp for tp in found if partition in ("", tp.partition)]
-        why = ""
-        if not found:
-            why = "no store has a record of its batches; sinks with option audit = true write them"
-        elif len(found) > 1:
+        why = "no store has a record of its batches; sinks with option audit = true write them"
+        if len(found) > 1:
             names = " and ".join(sorted(escape(tp.partition) for tp in found))
             why = (
                 f"several keys have written records of it, to partitions {names}; choose with "
                 "--partition the one with the same first 12 digits as the query's partitions"
             )
-        else:
+        elif found:
             (tp,) = found
             # Stores keep records for different times.
             client, info = max(self._held(tp), key=lambda each: (each[1].end, -each[1].earliest))
-            if info.earliest:
-                why = "its first records are trimmed"
-        if why:
-            raise DafkaError(f"query {query_id} cannot be verified: {why}")
-        return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
+            if not info.earliest:
+                return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
+            why = "its first records are trimmed"
+        raise DafkaError(f"query {query_id} cannot be verified: {why}")
 
     def end(self, tp: TopicPartition) -> int:
         """Return the end offset of a partition."""

@@ -44,7 +44,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.epochs import EpochId, History, last_life, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import block as block_format
-from dafka_core.storage.append_area import FAN_IN, WIDTHS, Bucket, Mergeable
+from dafka_core.storage.append_area import FAN_IN, WIDTHS, Bucket
 from dafka_core.storage.block import (
     NUMBERS,
     PLAIN,
@@ -150,11 +150,9 @@ class BlockMerger:
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """Write as the environment does, and note what may be merged then."""
-
-        def noting(tables: Tables) -> tuple[T, Mergeable, set[Bucket]]:
-            return work(tables), tables.mergeable, tables.area.due  # the area's flush adds to both
-
-        done, mergeable, due = self._env.write(noting)
+        done, mergeable, due = self._env.write(  # the area's flush adds to both
+            lambda tables: (work(tables), tables.mergeable, tables.area.due)
+        )
         self._add(mergeable, due)
         return done
 
