@@ -360,7 +360,7 @@ def warn_of_towers(address: MeshAddress) -> None:
 
 def diagnosed(error: E, deadline: Deadline, diagnosis: str) -> E:
     """Return the error with the whole time waited, and with a diagnosis if it names no cause."""
-    if error.diagnosis or getattr(error, "unknown_hosts", ()):
+    if error.diagnosis or vars(error).get("unknown_hosts"):
         diagnosis = error.diagnosis
     full = replace(error, waited_s=round(deadline.waited_s, 1), diagnosis=diagnosis)
     for note in getattr(error, "__notes__", ()):

@@ -272,9 +272,9 @@ def test_a_query_reads_and_writes_without_a_mesh(pair: Sink) -> None:
 def test_a_store_that_the_others_have_forgotten_is_not_missing(serve: Serve) -> None:
     store = serve("one")
     reader = NamedStoresReader(store.location.locations[-1:], NO_KEYS)
-    for others in ({"two": (NOWHERE,)}, {}):
-        store.backend.others = others
-        assert [each.store for each in reader.missing_stores(timeout_s=30)] == [*others]
+    for names in (["two"], []):
+        store.backend.others = {name: (NOWHERE,) for name in names}
+        assert [each.store for each in reader.missing_stores(timeout_s=30)] == names
 
 
 def test_stores_are_asked_at_the_uris_of_the_option(
