@@ -273,7 +273,7 @@ def test_a_store_that_the_others_have_forgotten_is_not_missing(serve: Serve) -> 
     store = serve("one")
     reader = NamedStoresReader(store.location.locations[-1:], NO_KEYS)
     for names in (["two"], []):
-        store.backend.others = {name: (NOWHERE,) for name in names}
+        store.backend.others = dict.fromkeys(names, (NOWHERE,))
         assert [each.store for each in reader.missing_stores(timeout_s=30)] == names
 
 
