@@ -93,8 +93,8 @@ Result = TypeVar("Result")
 def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
     """Decorate a method that Spark calls: errors of this package reach Spark without our frames.
 
-    Spark prints the traceback above the sentence that helps the user.  Other errors are defects,
-    and keep their frames.
+    Spark prints the traceback, and those of all causes, above the sentence that helps the user.
+    Other errors are defects, and keep their frames.
     """
 
     @wraps(method)
@@ -102,10 +102,10 @@ def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            from dafka_core.errors import DafkaError  # noqa: PLC0415 -- as in datasource.py
+            from dafka_core.errors import DafkaError, NodeFailedError  # noqa: PLC0415 -- as there
 
-            if isinstance(error, DafkaError):
-                error.__traceback__, error.__suppress_context__ = None, True
+            if isinstance(error, DafkaError) and not isinstance(error, NodeFailedError):
+                error.__traceback__ = error.__cause__ = None
             raise  # which, unlike "raise error", adds no frame
 
     return call
