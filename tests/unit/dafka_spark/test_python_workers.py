@@ -108,8 +108,14 @@ def test_only_a_defect_shows_its_frames_and_its_cause(kind: type[Exception]) -> 
         except OSError as error:
             raise kind("A", "it is gone") from error
 
-    with pytest.raises(kind) as caught:
+    @hide_frames
+    def read() -> Iterator[int]:
+        yield 1
         ask()
-    shown = "".join(traceback.format_exception(caught.value))
-    is_defect = kind is NodeFailedError
-    assert ("of the library" in shown) is ("in ask" in shown) is is_defect
+
+    for call in (ask, lambda: [*read()]):
+        with pytest.raises(kind) as caught:
+            call()
+        shown = "".join(traceback.format_exception(caught.value))
+        is_defect = kind is NodeFailedError
+        assert ("of the library" in shown) is ("in ask" in shown) is is_defect
