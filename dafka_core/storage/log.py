@@ -237,7 +237,7 @@ class Log(Closing):
         return self._env.write(lambda tables: [tables.trim(*each) for each in wanted])
 
     def trim_each(self, wanted: Iterable[tuple[PartitionInfo, int]]) -> list[int]:
-        """Trim partitions in one step, as ``trim``; return their earliest offsets afterwards.
+        """Trim partitions in one step; return the numbers of records that were trimmed.
 
         A partition with another producer since then stays unchanged.
         """
