@@ -26,6 +26,7 @@ from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, Conne
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
 from dafka_core.security.permissions import Permissions
+from dafka_core.system.closing import CheckThread
 from dafka_core.system.files import open_files_limit, raise_open_files_limit
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
@@ -240,7 +241,8 @@ def test_checks_begin_with_the_next_node_after_no_thread_could_start(
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    checker, quotas = module._Checker(), ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
+    checker = CheckThread[ConnectionQuotas]("checks")
+    quotas = ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
     checked = threading.Event()
     monkeypatch.setattr(quotas, "check", lambda now: checked.set())
     with monkeypatch.context() as full:
