@@ -159,12 +159,12 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
         return changed(topic, before, limits, anew=anew)
 
     def tell(client: StoreClient) -> None:
-        (said,) = client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+        (said,) = client.ask(ANSWER_S, RetentionRequest())
         for _ in range(MAX_TRIES):
             if (rules := after(before := parse_rules(said.rules))) == before:
                 return
             request = RetentionRequest(tuple(map(str, rules)), previous=said.rules)
-            (said,) = client.ask(RetentionRules, ANSWER_S, request)
+            (said,) = client.ask(ANSWER_S, request)
         raise DafkaError("other clients change its rules again and again")
 
     check_all_there(store)

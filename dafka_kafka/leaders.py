@@ -659,7 +659,7 @@ class Leaders:
         for store in self._store.known.endpoints.items():
             place, keys = StoreLocation(*store), self._store.options.keys
             with suppress(DafkaError), StoreClient(place, keys) as client:
-                client.ask(Trimmed, ASK_S, TrimRequest(((*self.journal.tp, begin),)))
+                client.ask(ASK_S, TrimRequest(((*self.journal.tp, begin),)))
 
     # -- stores and their records ----------------------------------------------------------------
 

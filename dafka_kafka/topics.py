@@ -345,7 +345,7 @@ class Topics(Feature):
         def tell(other: StoreClient) -> None:
             for part in parts([*wanted.items()], MAX_TRANSACTIONS):
                 trims = tuple((*tp, before) for tp, before in part)
-                other.ask(Trimmed, ANSWER_S, TrimRequest(trims))
+                other.ask(ANSWER_S, TrimRequest(trims))
 
         if wanted:
             tell_others(self._node.store, tell)

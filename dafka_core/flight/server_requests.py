@@ -364,7 +364,7 @@ def _changed(context: ServerContext, known: int, topics: Topics) -> list[Partiti
 class Action(NamedTuple):
     """The class of an action's request, which has the action's name, its permission and handler."""
 
-    request: type[ActionRequest]
+    request: type[ActionRequest[Any]]
     need: Need
     answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
     changes: bool = False  # the store: it waits for its turn among commits

@@ -237,7 +237,7 @@ def _heal(it: _Round, store: Node, held: Partitions) -> None:
 
 
 def _damaged_count(client: StoreClient) -> int:
-    return client.ask(Offsets, READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
+    return client.ask(READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
 
 
 def _ends(client: StoreClient) -> Partitions:

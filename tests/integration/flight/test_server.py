@@ -329,7 +329,7 @@ def test_a_client_is_told_the_same(filled: Served) -> None:
         ("waits", lambda client: client.wait(TP, 6, timeout_s=0)),
         ("commits", lambda client: client.commit([], timeout_s=PATIENCE_S)),
         ("backups", lambda client: list(client.get(BackupRequest().packed(), iter, PATIENCE_S))),
-        ("backups", lambda client: client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))),
+        ("backups", lambda client: client.ask(PATIENCE_S, CheckRequest((TP,)))),
     ],
 )
 def test_more_streams_than_there_may_be(

@@ -69,9 +69,9 @@ def test_a_backup_ends_with_the_store(large: Path) -> None:
 
 
 def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient) -> None:
-    (checked,) = client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))
+    (checked,) = client.ask(PATIENCE_S, CheckRequest((TP,)))
     assert (checked.partitions, checked.records, checked.found) == (1, 20_005, ())
-    (rest,) = client.ask(Checked, PATIENCE_S, CheckRequest())
+    (rest,) = client.ask(PATIENCE_S, CheckRequest())
     assert (rest.records, rest.found) == (0, ())
     path = filled.log.directory / "data.mdb"
     content = path.read_bytes()
@@ -79,7 +79,7 @@ def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient)
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"!")
-    (checked,) = client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))
+    (checked,) = client.ask(PATIENCE_S, CheckRequest((TP,)))
     assert [each.kind for each in checked.found] == ["block"]
 
 
@@ -91,7 +91,7 @@ def test_damaged_pages_of_a_tree_are_named_by_a_running_store(tmp_path: Path) ->
         for at in trees(data):
             page = erase(data, at)
             try:
-                (checked,) = client.ask(Checked, PATIENCE_S, CheckRequest(tuple(NAMES)))
+                (checked,) = client.ask(PATIENCE_S, CheckRequest(tuple(NAMES)))
                 named = {each.partition for each in checked.found}
                 counts.add(len(named))
                 assert len(NAMES) - len(named) <= checked.records // COUNT

@@ -49,7 +49,7 @@ def found_damage(store: Store) -> list[Damage]:
 def damaged_count(store: Store) -> int:
     """Return the number that 'dafka status' and 'dafka doctor' show."""
     with client_of(store) as client:
-        return client.ask(Offsets, PATIENCE_S, OffsetsRequest(()))[0].damaged
+        return client.ask(PATIENCE_S, OffsetsRequest(()))[0].damaged
 
 
 def statistics(store: Store, tp: TopicPartition) -> PartitionStatistics | None:
