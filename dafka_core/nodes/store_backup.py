@@ -57,12 +57,8 @@ from dafka_core.storage.log_check import (
     differences,
     links_of,
 )
-from dafka_core.storage.storage_errors import (
-    BACKUP_MANIFEST,
-    DATA_FILE,
-    faults_noted,
-    translated,
-)
+from dafka_core.storage.open_environment import faults_noted
+from dafka_core.storage.storage_errors import BACKUP_MANIFEST, DATA_FILE, translated
 from dafka_core.system.distribution import this_version
 from dafka_core.system.files import OTHERS_READ, mode_within, replace_file
 

@@ -202,7 +202,7 @@ class Table:
     def __init__(
         self, txn: lmdb.Transaction[memoryview], db: lmdb._Database, directory: Path
     ) -> None:
-        # Also for the report if LMDB aborts, which ``storage_errors.py`` searches the stack for.
+        # Also for the report if LMDB aborts, which ``open_environment.py`` searches the stack for.
         self.directory = directory
         self.written_bytes = 0
         self._txn, self._db = txn, db

@@ -210,7 +210,7 @@ _WRITING = (
 )
 _OTHERS_NOTED = """
 from pathlib import Path
-from dafka_core.storage.storage_errors import faults_noted
+from dafka_core.storage.open_environment import faults_noted
 with faults_noted(Path("other/data.mdb")):
     log.read(TP, 0, 300)
 """

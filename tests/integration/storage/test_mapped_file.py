@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dafka_core.errors import StoreError
-from dafka_core.storage import storage_errors
+from dafka_core.storage import open_environment
 from dafka_core.storage.open_environment import FilePositions
 
 
@@ -62,6 +62,6 @@ def test_without_a_list_of_maps_flight_is_named(
     data: Path, part: memoryview, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert FilePositions(data).of(part) == 5_000
-    monkeypatch.setattr(storage_errors, "MAPS", data.parent / "missing")
+    monkeypatch.setattr(open_environment, "_MAPS", data.parent / "missing")
     with pytest.raises(StoreError, match="read it over Flight"):
         FilePositions(data).of(part)
