@@ -24,7 +24,7 @@ from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, Severity, problem
 from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge, histogram
 from dafka_core.ops.store_extension import ExtensionNode
-from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.protocol.beacons import KINDS, endpoint_of
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Space
 from dafka_core.system.distribution import this_version
@@ -32,9 +32,6 @@ from dafka_core.system.distribution import this_version
 if TYPE_CHECKING:
     from dafka_core.nodes.node import Node
 
-
-PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reader"}
-"""Kinds by the letter that nodes announce."""
 
 STREAMS: Final = ("gets", "puts", "waits", "watches", "commits")
 """Requests of Flight, each kind with its own limit."""
@@ -63,7 +60,7 @@ class Reading:
     def peer_counts(self) -> dict[str, int]:
         """Connected nodes by kind."""
         letters = self.mesh.limits.letters()
-        counts = {kind: letters[letter] for letter, kind in PEER_KINDS.items()}
+        counts = {kind: letters[letter] for letter, kind in KINDS.items()}
         return counts | {OTHER: max(len(self.mesh.peers.table) - sum(counts.values()), 0)}
 
     @property

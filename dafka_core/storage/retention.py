@@ -134,8 +134,8 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[Held
         since = before.end if before.returns == compressed.returns else 0
         kept = (block for block in blocks if not since < block.end <= compressed.end)
         known = {(block.first, block.end): block for block in kept}
-        is_complete = False
-        while not is_complete:
+        examined_bytes = STEP_BYTES
+        while examined_bytes >= STEP_BYTES:
             examined_bytes = 0
             with self._log.snapshot() as snapshot:
                 found = snapshot.blocks(tp)
@@ -149,7 +149,6 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[Held
                         examined_bytes += known[bounds].size_bytes
                 info = found.info
             pause()
-            is_complete = examined_bytes < STEP_BYTES
         self[tp] = info, compressed, [known[bounds] for bounds in wanted]
 
 
@@ -169,20 +168,14 @@ class RetentionCounts:
 
 
 @dataclass(slots=True)
-class _Topic:
-    """A topic in one pass."""
-
-    partitions: Sequence[PartitionInfo]
-    limit: RetentionRule | None  # up to which unread records are kept; None: all may go
-    beyond_size: dict[TopicPartition, int] | None = None  # the offsets beyond it, once known
-
-
-@dataclass(slots=True)
 class _Pass:
-    """The state of one pass."""
+    """The state of one pass, and of its present topic."""
 
     pause: Pause
     now_us: int | None  # None if the clock is in doubt: nothing is deleted by age
+    partitions: Sequence[PartitionInfo] = ()  # of the topic
+    limit: RetentionRule | None = None  # up to which unread records of the topic are kept
+    beyond_size: dict[TopicPartition, int] | None = None  # the offsets beyond it, once known
     doomed: list[tuple[PartitionInfo, int]] = field(default_factory=list)  # not deleted yet
     doomed_blocks: int = 0
     unread_ends: dict[TopicPartition, int] = field(default_factory=dict)  # of counted records
@@ -241,27 +234,26 @@ class Retention:
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
         # After the listing: the clock was compared with all of these records.
         self._pass = this = _Pass(pause, None if self._log.clock.doubt() else now_us)
-        for name, found in groupby(infos, attrgetter("topic")):
-            rule = rule_of(name, rules)
-            if rule is None:
+        for topic, found in groupby(infos, attrgetter("topic")):
+            if (rule := rule_of(topic, rules)) is None:
                 continue
-            limit = rule_of(name, self.until_read) if self._readers is not None else None
-            topic = _Topic(list(found), limit)
-            seen.update(info.tp for info in topic.partitions)
+            this.partitions, this.beyond_size = list(found), None
+            this.limit = rule_of(topic, self.until_read) if self._readers is not None else None
+            seen.update(info.tp for info in this.partitions)
             try:
                 if (before_us := self._before_us(rule)) is not None:
-                    self._by_age(topic, before_us)
+                    self._by_age(before_us)
                 if rule.size_bytes is not None:
-                    self._by_size(topic, rule.size_bytes)
+                    self._by_size(rule.size_bytes)
             except ClosedError:
                 raise
             except DafkaError as error:
                 failed.append(error)
         self._trim()
-        for name, reader in this.waits.items():
-            if self._waits.get(name) != reader:
+        for topic, reader in this.waits.items():
+            if self._waits.get(topic) != reader:
                 text = "topic %(topic)s: retention waits for query %(query)s to read more"
-                facts = {"topic": quoted(name), "query": quoted(reader)}
+                facts = {"topic": quoted(topic), "query": quoted(reader)}
                 _log.info(text, facts, extra={"event": "retention_waits"})
         self._waits = this.waits
         for tp in self._first.keys() - seen:
@@ -276,13 +268,13 @@ class Retention:
         now_us, age_s = self._pass.now_us, rule.age_s
         return None if now_us is None or age_s is None else now_us - int(age_s * 1_000_000)
 
-    def _by_age(self, topic: _Topic, before_us: int) -> None:
-        for info in topic.partitions:
+    def _by_age(self, before_us: int) -> None:
+        for info in self._pass.partitions:
             earliest, newest_us = self._first.get(info.tp, (-1, 0))
             # More records may have been merged into the block; then its greatest time is later.
             if earliest != info.earliest or newest_us < before_us:
                 with self._pass.noting(info.tp):
-                    self._doom(topic, *self._older(info, before_us))
+                    self._doom(*self._older(info, before_us))
 
     def _older(self, info: PartitionInfo, before_us: int) -> tuple[PartitionInfo, list[int]]:
         """Return the offsets of a partition, and the bounds of its blocks from before a time."""
@@ -298,9 +290,9 @@ class Retention:
         self._pass.pause()
         return held, bounds
 
-    def _by_size(self, topic: _Topic, size_bytes: int) -> None:
+    def _by_size(self, size_bytes: int) -> None:
         this = self._pass
-        held = self._held.look_at(topic.partitions, this.damaged, this.pause)
+        held = self._held.look_at(this.partitions, this.damaged, this.pause)
         doomed = before_by_size(held, size_bytes)
         for tp in doomed:  # blocks may have been merged since
             with this.noting(tp):
@@ -311,17 +303,17 @@ class Retention:
                 info, _, blocks = self._held[tp]
                 bounds = [*(block.first for block in blocks), info.end]
                 with this.noting(tp):
-                    self._doom(topic, info, _up_to(bounds, before))
+                    self._doom(info, _up_to(bounds, before))
 
-    def _doom(self, topic: _Topic, info: PartitionInfo, bounds: list[int]) -> None:
+    def _doom(self, info: PartitionInfo, bounds: list[int]) -> None:
         """Delete the blocks between these bounds, as far as readers and the archive allow."""
         if len(bounds) < 2:
             return
-        this, limit, unread = self._pass, topic.limit, None
-        if self._readers is not None and limit is not None:
+        this, unread = self._pass, None
+        if self._readers is not None and this.limit is not None:
             unread = self._readers.unread(info.tp)
             if unread is not None and unread.offset < bounds[-1]:
-                allowed = max(unread.offset, self._beyond(topic, limit, info))
+                allowed = max(unread.offset, self._beyond(this.limit, info))
                 if allowed < bounds[-1]:
                     this.waits.setdefault(info.topic, unread.reader)
                 bounds = _up_to(bounds, allowed)
@@ -337,17 +329,16 @@ class Retention:
             if this.doomed_blocks >= TRIM_BLOCKS:
                 self._trim()
 
-    def _beyond(self, topic: _Topic, limit: RetentionRule, info: PartitionInfo) -> int:
+    def _beyond(self, limit: RetentionRule, info: PartitionInfo) -> int:
         """Return the offset up to which a partition is beyond the limit for unread records."""
-        before_us, found = self._before_us(limit), 0
-        if before_us is not None:
+        this, found = self._pass, 0
+        if (before_us := self._before_us(limit)) is not None:
             found = self._older(info, before_us)[1][-1]
         if limit.size_bytes is not None:
-            if topic.beyond_size is None:
-                this = self._pass
-                held = self._held.look_at(topic.partitions, this.damaged, this.pause)
-                topic.beyond_size = before_by_size(held, limit.size_bytes)
-            found = max(found, topic.beyond_size.get(info.tp, 0))
+            if this.beyond_size is None:
+                held = self._held.look_at(this.partitions, this.damaged, this.pause)
+                this.beyond_size = before_by_size(held, limit.size_bytes)
+            found = max(found, this.beyond_size.get(info.tp, 0))
         return found
 
     def _count_unread(self, info: PartitionInfo, before: int, unread: Unread) -> None:
