@@ -108,6 +108,8 @@ CHECK_S: Final = 0.05
 """Interval of checks.  Their thread lasts this long after its last object, as calls follow each
 other closely or not at all."""
 
+LOG_INTERVAL_S: Final = 60.0  # of failed checks
+
 _log: Final = logging.getLogger("dafka")
 
 
@@ -158,7 +160,7 @@ class CheckThread(Generic[C]):
             self._checked.discard(item)
 
     def _run(self) -> None:
-        took_s = 0.0
+        took_s, log_due = 0.0, 0.0
         while True:
             time.sleep(max(CHECK_S, took_s / self._share))
             with self._lock:
@@ -168,10 +170,13 @@ class CheckThread(Generic[C]):
                 return
             began_s = time.thread_time()
             for each in items:
+                now = time.monotonic()
                 try:
-                    each.check(time.monotonic())
+                    each.check(now)
                 except Exception:  # noqa: BLE001 -- such as without a free file descriptor
-                    _log.exception("%s: a check has failed", self._name)
+                    if now >= log_due:
+                        log_due = now + LOG_INTERVAL_S
+                        _log.exception("%s: a check has failed", self._name)
             took_s = time.thread_time() - began_s
 
 

@@ -26,7 +26,6 @@ from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, Conne
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import DirectRecord
 from dafka_core.security.permissions import Permissions
-from dafka_core.system.closing import CheckThread
 from dafka_core.system.files import open_files_limit, raise_open_files_limit
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
@@ -233,25 +232,6 @@ def test_checks_continue_after_one_without_a_free_file(
         assert not sender.is_ended()
     sender.check(3)
     assert sender.is_ended()
-
-
-def test_checks_begin_with_the_next_node_after_no_thread_could_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    checker = CheckThread[ConnectionQuotas]("checks")
-    quotas = ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
-    checked = threading.Event()
-    monkeypatch.setattr(quotas, "check", lambda now: checked.set())
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError):
-            checker.add(quotas)
-    checker.add(quotas)
-    assert checked.wait(PATIENCE_S)
-    checker.remove(quotas)
 
 
 COUNT = 5_000
