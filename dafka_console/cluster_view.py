@@ -30,10 +30,8 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.requests import (
     HeadsSince,
-    Peers,
     PeersRequest,
     RetentionRequest,
-    RetentionRules,
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 _NAMES: Final = {
     "config.node_options": "StoreLimitError",
-    "errors": "BackPressureError ClosedError ConfigError DafkaError DataLossError FetchTimeoutError "
-    "ForkedError InvalidRequestError NoStoreError NodeFailedError NotAcknowledgedError "
-    "PartitionFullError ProducerFencedError ProtocolError RecordTooLargeError StoreError "
-    "TowerNotFoundError",
+    "errors": "BackPressureError ClosedError ConfigError DafkaError DataLossError "
+    "FetchTimeoutError ForkedError InvalidRequestError NoStoreError NodeFailedError "
+    "NotAcknowledgedError PartitionFullError ProducerFencedError ProtocolError "
+    "RecordTooLargeError StoreError TowerNotFoundError",
     "model.log_entries": "TransactionExistsError",
     "model.records": "PartitionInfo Record RecordBatch",
     "nodes.consumer": "Consumer",
@@ -58,7 +58,7 @@ _NAMES: Final = {
     "testing.embedded_cluster": "EmbeddedCluster",
 }  # by their modules
 _HOMES: Final = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from dafka_core.config.node_options import StoreOptions
 from dafka_core.config.topic_rules import MAX_AGE_S, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import DafkaError
-from dafka_core.flight.requests import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import RetentionRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store import Store

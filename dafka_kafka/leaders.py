@@ -47,7 +47,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import parts
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import (

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import DafkaError, ProtocolError, StoreError
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL

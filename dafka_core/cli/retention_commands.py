@@ -39,7 +39,7 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
     everything. The first pattern that matches a topic applies. Rules that are set survive restarts.
     """
-    from dafka_core.flight.requests import RetentionRequest, RetentionRules
+    from dafka_core.flight.requests import RetentionRequest
 
     try:
         parsed = parse_rules(rules)
@@ -147,7 +147,7 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
     had. Partitions keep their names and end offsets: a running producer continues at the same
     offsets, and one that resumes is warned.
     """
-    from dafka_core.flight.requests import Deleted, DeleteRequest
+    from dafka_core.flight.requests import DeleteRequest
 
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
@@ -242,7 +242,7 @@ def _confirm(text: str, *, yes: bool) -> None:
 
 def _trim(wanted: _Bounds, timeout_s: float) -> None:
     from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
-    from dafka_core.flight.requests import Trimmed, TrimRequest
+    from dafka_core.flight.requests import TrimRequest
 
     rows = []
     for client, each in wanted.items():

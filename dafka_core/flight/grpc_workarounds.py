@@ -48,7 +48,6 @@ Address = str | tuple[str, int]  # a socket's path, or a numeric host and a port
 _users: list[int] = []
 
 
-
 def use() -> str | None:
     """Note that this process uses gRPC from now on; return the reason if it cannot."""
     if not _users:

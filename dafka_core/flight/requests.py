@@ -331,7 +331,7 @@ class Peers(JsonMessage, frozen=True):
     peers: tuple[Neighbour, ...]
 
 
-# -- actions -----------------------------------------------------------------------------------------
+# -- actions ---------------------------------------------------------------------------------------
 
 A = TypeVar("A", bound=JsonMessage)
 
@@ -578,5 +578,3 @@ def furthest_facts(
     ranked = sorted(facts, key=lambda each: (each.end, each.records))
     clients = {each.tp: each.client for each in ranked if each.client}
     return {each.tp: replace(each, client=clients.get(each.tp, "")) for each in ranked}
-
-

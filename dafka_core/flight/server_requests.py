@@ -280,7 +280,9 @@ TURN_S: Final = 0.1
 so it is refused soon."""
 
 
-def watch(context: ServerContext, request: r.WatchRequest, caller: Caller) -> Iterator[r.HeadsSince]:
+def watch(
+    context: ServerContext, request: r.WatchRequest, caller: Caller
+) -> Iterator[r.HeadsSince]:
     """Yield the changes since the request's cursor, at the latest after its timeout."""
     topics = None if request.topics is None else frozenset(request.topics)
     session = context.location.session
@@ -364,7 +366,9 @@ def _staged(context: ServerContext, request: r.StagedRequest, caller: Caller) ->
     return map(r.Staged, _parts(caller.known(context.log.staged())))
 
 
-def _offsets(context: ServerContext, request: r.OffsetsRequest, caller: Caller) -> Iterator[r.Offsets]:
+def _offsets(
+    context: ServerContext, request: r.OffsetsRequest, caller: Caller
+) -> Iterator[r.Offsets]:
     found: list[int | None] = []
     for topic, partition, time_us in request.times:
         context.check_wanted(caller)
@@ -375,7 +379,9 @@ def _offsets(context: ServerContext, request: r.OffsetsRequest, caller: Caller) 
     yield r.Offsets(tuple(found), time.time_ns() // 1_000, doubt, refusal, damaged)
 
 
-def _sizes(context: ServerContext, request: r.SizesRequest, caller: Caller) -> Iterator[r.RecordSizes]:
+def _sizes(
+    context: ServerContext, request: r.SizesRequest, caller: Caller
+) -> Iterator[r.RecordSizes]:
     found: list[tuple[int, ...] | None] = []
     with context.log.snapshot() as snapshot:
         for each in request.ranges:
@@ -409,7 +415,9 @@ def _commit(context: ServerContext, request: r.CommitRequest, caller: Caller) ->
     yield _done(context, context.backend.put(Commit(tuple(staged))))
 
 
-def _digests(context: ServerContext, request: r.DigestsRequest, caller: Caller) -> Iterator[r.Digests]:
+def _digests(
+    context: ServerContext, request: r.DigestsRequest, caller: Caller
+) -> Iterator[r.Digests]:
     found: list[str] = []
     with context.log.snapshot() as snapshot:
         for topic, partition, attempt, start, end in request.ranges:
@@ -434,7 +442,9 @@ def _forget(context: ServerContext, request: r.ForgetRequest, caller: Caller) ->
     yield _done(context, context.backend.put(Forget(request.address)))
 
 
-def _lease(context: ServerContext, request: r.LeaseRequest, caller: Caller) -> Iterator[r.LeaseGranted]:
+def _lease(
+    context: ServerContext, request: r.LeaseRequest, caller: Caller
+) -> Iterator[r.LeaseGranted]:
     log = context.log
     if request.done:
         log.end_lease(request.done)
@@ -487,7 +497,9 @@ def _trim(context: ServerContext, request: r.TrimRequest, caller: Caller) -> Ite
     yield r.Trimmed(tuple(earliest))
 
 
-def _delete(context: ServerContext, request: r.DeleteRequest, caller: Caller) -> Iterator[r.Deleted]:
+def _delete(
+    context: ServerContext, request: r.DeleteRequest, caller: Caller
+) -> Iterator[r.Deleted]:
     if context.delete_topic is None:
         raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
     yield r.Deleted(*context.delete_topic(request.topic))

@@ -186,7 +186,9 @@ class StoreClock:
                 facts = {"why": self._why(ahead_us), "doubted_s": DOUBTED_US // 1_000_000}
                 _store_log.warning(text, facts, extra={"event": "retention_clock"})
             elif steady_us - self._doubted[0] >= DOUBTED_US and wall_us >= self._earliest_us:
-                _store_log.warning("%s, without another jump: it is trusted now", self._why(ahead_us))
+                _store_log.warning(
+                    "%s, without another jump: it is trusted now", self._why(ahead_us)
+                )
                 self._believe(lead_us)
             return wall_us, steady_us + self._lead_us
 

@@ -20,7 +20,6 @@ from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
     BackupRequest,
     CheckRequest,
-    FoundLinks,
     LinksRequest,
     entries_of,
 )

@@ -18,7 +18,7 @@ from dafka_core.errors import (
     TowerNotFoundError,
 )
 from dafka_core.flight.local_log import LocalLogs
-from dafka_core.flight.requests import Offsets, OffsetsRequest, RetentionRequest, RetentionRules
+from dafka_core.flight.requests import OffsetsRequest, RetentionRequest
 from dafka_core.flight.server_requests import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of

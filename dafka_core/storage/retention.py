@@ -112,7 +112,10 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[Held
             del self[tp]
 
     def look_at(
-        self, infos: Sequence[PartitionInfo], damaged: dict[TopicPartition, StoreError], pause: Pause
+        self,
+        infos: Sequence[PartitionInfo],
+        damaged: dict[TopicPartition, StoreError],
+        pause: Pause,
     ) -> dict[TopicPartition, list[HeldBlock]]:
         """Examine the blocks of partitions, a few in each step; return them.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dafka_core.errors import DafkaError
-from dafka_core.flight.requests import Offsets, OffsetsRequest
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import values_on_disk

@@ -27,7 +27,6 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage import PartitionStatistics
-from dafka_core.storage.log_check import Checked
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,

@@ -20,8 +20,6 @@ from dafka_core.flight.requests import (
     HeadsSince,
     RecordRange,
     RetentionRequest,
-    RetentionRules,
-    Trimmed,
     TrimRequest,
 )
 from dafka_core.flight.store_client import StoreClient

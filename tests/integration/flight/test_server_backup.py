@@ -13,7 +13,6 @@ from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, entries_of
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.storage.backup import BLOCKS, Entry, Known, fact
-from dafka_core.storage.log_check import Checked
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.system.distribution import this_version
 from dafka_core.testing import PATIENCE_S, wait_until

@@ -34,7 +34,6 @@ from dafka_core.flight.requests import (
     DescribeRequest,
     ForgetRequest,
     RetentionRequest,
-    RetentionRules,
 )
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_keys import ServerKeys

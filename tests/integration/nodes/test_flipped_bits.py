@@ -14,7 +14,7 @@ import pytest
 
 from dafka_core import Consumer, Producer, Reader, Store
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.flight.requests import Offsets, OffsetsRequest
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import store_backup
 from dafka_core.storage.log_check import Damage
