@@ -73,6 +73,7 @@ class RecordQueue:
         self.added = (0, 0)  # number of records ever queued, and the bytes of their values
         self._left = (0, 0)
         self._open: RecordBatch | None = None
+        self._is_open_queued = False  # until the open batch is removed from the queue
         # The remaining values of the open batch.  The records are made over this very iterator: a
         # value taken from one is gone for the other, and its length hint is exact.
         self._open_rest: Iterator[bytes | None] = iter(())
@@ -115,6 +116,7 @@ class RecordQueue:
                 rest = iter(values)
                 found = records(batch, rest, keys, headers)
                 self._open, self._open_rest, self._open_records = batch, rest, found
+                self._is_open_queued = True
                 self._remove_open()
             return self._open_records
 
@@ -193,8 +195,9 @@ class RecordQueue:
 
     def _remove_open(self) -> None:
         """Remove the open batch from the queue, unless that is done."""
-        if self._items and self._items[0] is self._open:
+        if self._is_open_queued and self._items and self._items[0] is self._open:
             self._remove(self._open)
+        self._is_open_queued = False
 
 
 def _tp(item: _Item) -> TopicPartition:
