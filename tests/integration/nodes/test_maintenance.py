@@ -69,7 +69,7 @@ def retaining(
     log: Log, retention: Retention, deletions: Any = None, clocks_us: Any = dict
 ) -> RetentionThread:
     """Return the thread of a log without deletions, limits and other stores."""
-    nothing: Any = SimpleNamespace(apply=lambda: None, steps=tuple)
+    nothing: Any = SimpleNamespace(apply=lambda: None, run=lambda pause: None)
     return RetentionThread(log, retention, deletions or nothing, nothing, clocks_us)
 
 

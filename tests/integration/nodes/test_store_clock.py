@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from dafka_core import Consumer, Producer, RecordBatch, Store
+from dafka_core.model import timestamps
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.timestamps import WallClock
@@ -22,7 +23,6 @@ from dafka_core.ops.checks import check_all
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.gathering import gathered
 from dafka_core.ops.health import of_node
-from dafka_core.storage import log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
@@ -49,7 +49,7 @@ class WrongClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
     clock = WrongClock()
-    monkeypatch.setattr(log, "machine_us", clock.now_us)
+    monkeypatch.setattr(timestamps, "machine_us", clock.now_us)
     return clock
 
 
