@@ -58,7 +58,6 @@ class Blocks:
         self._blocks = self._env.open_db(b"blocks", create=False)
 
     def count(self) -> int:
-        """Return the number of blocks."""
         with self._env.begin() as transaction:
             entries: int = transaction.stat(self._blocks)["entries"]
             return entries

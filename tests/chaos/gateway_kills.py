@@ -50,12 +50,7 @@ QUICK: dict[str, Any] = {
 """Clients retry soon: the round lasts as long."""
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with stores and clients of its own."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         cluster = self.stack.enter_context(ForkedCluster(2, self.directory, kafka=OPTIONS))
         servers = cluster.bootstrap_servers
@@ -112,8 +107,6 @@ class _Round(Round):
 
 
 class Writer(Worker):
-    """Writes numbers to the partitions."""
-
     def __init__(self, servers: str) -> None:
         super().__init__("the producer")
         self.numbers = NumberWriter(servers, partitions=PARTITIONS, **QUICK)

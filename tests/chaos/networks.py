@@ -99,11 +99,9 @@ class Hosts:
         return f"10.77.0.{machine + 1}"
 
     def pull(self, machine: int) -> None:
-        """Drop the machine's packets."""
         self._in(self._hub, f"ip link set port{machine} down")
 
     def plug(self, machine: int) -> None:
-        """Undo ``pull``."""
         self._in(self._hub, f"ip link set port{machine} up")
 
     def link(self, machine: int, delay_s: float, let_in: str = "") -> None:
@@ -131,7 +129,6 @@ class Hosts:
             raise ChaosError(f"no link between {port} and {far}")
 
     def hosts(self, machine: int) -> Path:
-        """Return the machine's hosts file."""
         return self._files / f"hosts{machine}"
 
     def _machine(self, number: int) -> int:

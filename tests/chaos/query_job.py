@@ -84,8 +84,6 @@ def count_on(
 
 
 class Counter(StatefulProcessor):
-    """Return it with a RocksDB state store."""
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._count = handle.getValueState("count", "count bigint")
 

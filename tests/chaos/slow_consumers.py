@@ -40,8 +40,6 @@ LOADS = (Load(500, 100, 0.05), Load(50, 20_000, 0.1), Load(40, 2_000, 0.01))
 
 
 class Memory(Worker):
-    """The nodes' largest memory."""
-
     def __init__(self, nodes: dict[str, Node]) -> None:
         super().__init__("the memory's watch")
         self.most_mb = dict.fromkeys(nodes, 0.0)
@@ -53,12 +51,7 @@ class Memory(Worker):
                 self.most_mb[name] = max(self.most_mb[name], memory_mb(node.pid))
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, a minute each."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         load = LOADS[self.number % len(LOADS)]
         stop_s = SHORT_STOP_S if self.chaos.short else STOP_S

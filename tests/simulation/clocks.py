@@ -18,7 +18,6 @@ JUMP_US: Final = (-10 * YEAR_US, -3_600_000_000, 3_600_000_000, 10 * YEAR_US)
 
 
 def right_us(world: World) -> int:
-    """The right time."""
     return BEGIN_US + int(world.now * 1e6)
 
 

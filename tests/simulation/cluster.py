@@ -120,7 +120,6 @@ class Cluster:
 
     @property
     def hosts(self) -> list[Host]:
-        """All machines."""
         return [*self.stores, *self.producers, *self.consumers, *self.readers]
 
     @property

@@ -39,7 +39,6 @@ class Keys:
         return self._keys.get(key)
 
     def owner(self, address: str) -> AllowedKey | None:
-        """As ``AllowedKeys.owner``."""
         return self._by_prefix.get(address[: len(address_prefix(b""))])
 
 

@@ -26,5 +26,4 @@ class Pub:
         self.link.prefixes = tuple(prefixes)
 
     def send(self, frame: bytes, flags: int = 0) -> None:
-        """Collects frames."""
         self.frames.append(frame)

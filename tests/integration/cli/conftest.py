@@ -11,7 +11,6 @@ from tests.forked import ForkedCluster
 
 @pytest.fixture(scope="module")
 def lone_tower() -> Iterator[str]:
-    """A tower without any store."""
     with ForkedCluster(stores=0) as cluster:
         yield cluster.tower
 

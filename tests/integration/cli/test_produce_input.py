@@ -11,7 +11,6 @@ from tests.integration.cli.processes import Dafka, run, succeed
 
 
 def published(tower: str, topic: str, *arguments: str, given: bytes = b"") -> list[str]:
-    """Publish records to a topic; return its content."""
     succeed("produce", topic, *arguments, "--tower", tower, given=given)
     shown = run("consume", topic, "--tower", tower, "--exit-at-end", "--format", "%k=%v;%h")
     return shown.stdout.decode().splitlines()

@@ -24,7 +24,6 @@ from tests.integration.cli.processes import (
 
 @pytest.fixture(scope="module")
 def flights(tower: str) -> str:
-    """A topic with three records."""
     succeed("produce", "flights", "--tower", tower, given=b"a\nb\nc\n")
     return "flights"
 

@@ -26,7 +26,6 @@ def masked(text: str) -> list[str]:
 
 
 def printed(section: str, step: str) -> str:
-    """Return the output of a command on the page."""
     _, _, rest = section.partition(f"\n$ {step}\n")
     return re.split(r"^(?:\$ |```)", rest, maxsplit=1, flags=re.MULTILINE)[0]
 

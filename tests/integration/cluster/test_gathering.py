@@ -186,7 +186,6 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def empty() -> Iterator[EmbeddedCluster]:
-    """A tower without stores."""
     with ForkedCluster(stores=0) as cluster:
         yield cluster
 

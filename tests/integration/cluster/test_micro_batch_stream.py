@@ -47,7 +47,6 @@ def away(serve: Serve) -> Served:
 
 
 def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> Served:
-    """Append records of this age."""
     store.add_at(tp, *[(time.time() - ago_s) * 1e3] * count)
     return store
 

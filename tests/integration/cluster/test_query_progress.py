@@ -246,7 +246,6 @@ def test_a_description_names_topics_and_cluster() -> None:
 
 
 def add(*stores: Served, ends: Mapping[TopicPartition, int] | None = None, **given: Any) -> None:
-    """Publish a report."""
     fields = {"query": "q", "run": "r", "every_s": 60, "topics": ("t",), **given}
     report = QueryProgress(**fields).at(ends or {A: 0})
     clients = [store.client() for store in stores]

@@ -53,7 +53,6 @@ class Machine:
         return self.start("store", *at, *arguments).ready()
 
     def run(self, *arguments: str, given: str = "") -> str:
-        """Run a command; return its output."""
         done = subprocess.run(
             [*self._enter, sys.executable, "-m", "dafka_core.cli", *arguments],
             input=given,
@@ -164,7 +163,6 @@ def ports_of(tower: str) -> str:
 
 
 def refused(node: Node) -> str:
-    """Return the error of a node that cannot start."""
     assert node.end() == 2
     return node.said
 

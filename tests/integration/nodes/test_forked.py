@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def started(tower: str, directory: Path, which: str) -> subprocess.Popen[str]:
-    """The program, with pipes."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.integration.nodes.forks", tower, str(directory), which],
         stdin=subprocess.PIPE,

@@ -44,7 +44,6 @@ def store(tower: str, tmp_path: Path) -> Iterator[Store]:
 
 
 def get(url: str) -> int:
-    """Returns the status of an answer."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=PATIENCE_S)
     try:

@@ -260,7 +260,6 @@ FAST: dict[str, Any] = {"beacon_interval_ms": 50}
 
 
 def peers_of(node: Producer | Consumer | Store | Reader) -> set[str]:
-    """The addresses of the nodes that a node connects to."""
     return {peer for peer, _ in node.mesh.peers.table.addresses()}
 
 

@@ -39,8 +39,6 @@ def each_of(times: Longs) -> list[int]:
 
 
 class Machine:
-    """A machine with two clocks."""
-
     def __init__(self) -> None:
         self.wall_us = NOW_US
         self.steady_us = 5

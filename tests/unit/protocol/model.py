@@ -55,12 +55,10 @@ def bounds(question: Question) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def fetches_in(messages: Iterable[Outgoing]) -> list[Fetch]:
-    """The FETCHes among what a role sends."""
     return [message for message in messages if isinstance(message, Fetch)]
 
 
 def batches_in(messages: Iterable[Outgoing]) -> list[OutgoingBatch]:
-    """The records among what a role sends."""
     return [message for message in messages if isinstance(message, OutgoingBatch)]
 
 

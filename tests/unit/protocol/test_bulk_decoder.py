@@ -38,8 +38,6 @@ PackedRecords = m.RecordBatchMessage | m.DirectRecordBatch
 
 
 class Named(NamedTuple):
-    """The requestor and the partition of records."""
-
     requestor: str
     tp: TopicPartition
 

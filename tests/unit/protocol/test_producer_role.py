@@ -42,7 +42,6 @@ def role() -> ProducerRole:
 
 
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
-    """Publish records with identifying values."""
     values = values_of(role.next_offset, role.next_offset + count)
     [message] = role.publish(now, values, NOW_US)
     assert isinstance(message, OutgoingBatch)
