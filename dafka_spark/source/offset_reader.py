@@ -433,7 +433,7 @@ class OffsetReader:
         try:
             return self._over_mesh(reader, deadline.left_s)
         except NoStoreError as error:
-            raise cluster_reader.no_store(error, deadline, diagnosis) from None
+            raise cluster_reader.diagnosed(error, deadline, diagnosis) from None
 
     def _check_fetch(self, answers: Sequence[Answer[Heads]], missing: set[TopicPartition]) -> None:
         """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""

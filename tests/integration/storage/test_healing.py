@@ -179,6 +179,15 @@ def test_all_damage_of_a_partition_is_replaced_at_once(logs: TwoLogs) -> None:
     logs.assert_equal()
 
 
+def test_a_damaged_block_that_no_store_has_keeps_no_other_damaged(logs: TwoLogs) -> None:
+    for start in (0, COUNT):
+        logs.flip(start, AT_HEADER)
+    logs.good.trim(TP, COUNT)
+    logs.heal()
+    logs.damaged.trim(TP, COUNT)
+    logs.assert_equal(COUNT)
+
+
 def test_missing_records_are_added(logs: TwoLogs, tmp_path: Path) -> None:
     logs.damaged.close()
     change(tmp_path / "damaged", b"blocks", bytes(15) + bytes([COUNT]), None)

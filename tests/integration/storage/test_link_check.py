@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import astuple
 
+from dafka_core.flight.backup_requests import FoundLinks
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
@@ -101,6 +102,9 @@ def test_links_that_were_changed_or_removed_are_found(tmp_path: Path) -> None:
     found = reopened(tmp_path).found
     assert [(each.kind, each.offset) for each in found] == [(LINKS, 128), (LINKS, 192)]
     assert "the link of records 128 to 191, or the previous, was changed" in found[0].why
+    change(tmp_path, b"meta", key, b"cut")
+    with Log(tmp_path) as log:  # another store can parse the rest
+        assert FoundLinks.parse(FoundLinks(tuple(links(log, TP))).packed()).links[-1].start == 256
     change(tmp_path, b"meta", key, None)
     (damage,) = reopened(tmp_path).found
     assert (damage.kind, damage.offset) == (LINKS, 128)

@@ -108,6 +108,7 @@ def change(**changes: Any) -> bytes:
         (change(start=3), r"offsets 3 to 3 \(exclusive\) are not a range"),
         (change(end=2**63), "'end' = 9223372036854775808: must be `int` <= "),
         (change(day="../../x"), "day"),
+        (change(day="2026-13-01"), "month must be in 1..12"),
         (change(staged="../x"), "staged"),
         (change(partition=""), "partition"),
         (change(partition="x" * 300), "partition"),
