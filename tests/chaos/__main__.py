@@ -1,7 +1,5 @@
 """Run the tables one after the other, with a JSON line for each: ``python -m tests.chaos``."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -6,8 +6,6 @@ away, and Spark's hosts may refuse connections. In the end a batch query copies 
 host fails.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The content of a store's disk, read from its directory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lmdb

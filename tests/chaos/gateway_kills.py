@@ -7,8 +7,6 @@ the end each number is at both stores, once and in order, where its producer was
 read all of them; and no committed offset ever went back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable

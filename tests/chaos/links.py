@@ -8,8 +8,6 @@
 It needs neither netem nor packet filters in the kernel.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl

@@ -6,8 +6,6 @@ to be acknowledged must be at its offset in both stores, with one timestamp; a f
 know it, and a copied store must not run.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

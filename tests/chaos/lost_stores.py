@@ -4,8 +4,6 @@ A query copies counts from topic to topic with ``acks`` of all reachable stores.
 stores ends for good, perhaps the one that the query wrote to.
 """
 
-from __future__ import annotations
-
 import time
 
 from tests.chaos.harness import Round

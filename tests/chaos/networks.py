@@ -5,8 +5,6 @@ with its own address, boot id and hosts file. Cutting pulls its cable: packets v
 notice. ``relays.py`` works everywhere else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Dafka's nodes as the command line starts them: stopped, killed and observed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ store is killed; a store returns on its directory. In the end the topic between,
 each batch's rows once, as a batch query computes them.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A streaming query in a driver of its own, and its expected output."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

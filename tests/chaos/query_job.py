@@ -7,8 +7,6 @@ of the topic, prints ANSWER and the counts of a batch query, and exits.
 Usage: query_job.py JSON, an object with the fields of ``queries.Plan``
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

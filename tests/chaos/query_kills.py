@@ -6,8 +6,6 @@ batch's records, and so its expected rows. An executor may also be stopped while
 killed, and continue beside the next driver.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -5,8 +5,6 @@ notes offset and time of each step, so that each store's required content is kno
 consumer reads all the time. The sizes of the stores' files are checked, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

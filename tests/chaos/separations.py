@@ -4,8 +4,6 @@ Each of two machines has a store, a producer and a consumer. Separated, each con
 joined, both stores and both consumers must get everything, once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

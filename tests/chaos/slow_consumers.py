@@ -5,8 +5,6 @@ deliver. A third one continues. The memory of all nodes is watched, and when the
 they must get everything, once.
 """
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 

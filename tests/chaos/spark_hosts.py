@@ -4,8 +4,6 @@ Where an unprivileged user may create namespaces, hosts are namespaces (``networ
 Elsewhere they are processes of this machine, which can be killed, but have no cables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -6,8 +6,6 @@ must be in the directory after it, with nothing that was not sent. At a series' 
 have arrived once, at an old consumer and at a new one.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import random

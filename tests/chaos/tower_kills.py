@@ -5,8 +5,6 @@ is away returns before it, and finds it later. Afterwards new nodes must join: a
 first record on, and a producer whose records the old consumer gets.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The clocks of machines: none is right, and some jump by years for a while."""
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

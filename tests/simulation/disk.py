@@ -3,8 +3,6 @@
 As LMDB has it: a group of batches is on disk whole or not at all, and readers see it only then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest

@@ -4,8 +4,6 @@
 connection, as CURVE proves it.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from dafka_core.nodes.security import Claims, RefusedSubscriptions, Security

@@ -1,7 +1,5 @@
 """A node's XPUB socket in the simulation."""
 
-from __future__ import annotations
-
 import zmq
 
 from tests.simulation.network import Link

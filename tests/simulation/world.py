@@ -1,7 +1,5 @@
 """One clock, one queue of events and one source of chance for everything in a simulation."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import random

@@ -1,7 +1,5 @@
 """A tower and a store, forked from one process that has imported all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """``dafka`` as a process, with its pipes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """``dafka checkpoint``."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``dafka job``: the list of jobs, and how each is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """``dafka kafka``, and ``--kafka`` of ``store`` and ``up``: where Kafka's clients connect."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import struct

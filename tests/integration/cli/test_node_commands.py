@@ -1,7 +1,5 @@
 """``dafka tower``, ``store`` and ``up``: they say where they are, log events, and stop cleanly."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Topics of arbitrary bytes: shown escaped, and accepted in that form."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """``dafka produce`` from files, at a rate, as JSON and CSV."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

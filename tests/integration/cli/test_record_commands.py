@@ -1,7 +1,5 @@
 """``dafka produce``, ``consume`` and ``perf``."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -3,8 +3,6 @@
 On a terminal long work shows its progress.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """``dafka top``."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The transcripts of docs/commands.md are what the commands print now: those that are quick."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

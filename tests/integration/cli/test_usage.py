@@ -1,7 +1,5 @@
 """``dafka --help``, ``--version``, completion of words, and mistyped commands."""
 
-from __future__ import annotations
-
 import shlex
 from importlib import metadata
 

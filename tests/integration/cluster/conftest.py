@@ -1,7 +1,5 @@
 """Fixtures for tests of the connector with stores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

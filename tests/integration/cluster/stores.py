@@ -1,7 +1,5 @@
 """Stores with Arrow Flight and without a mesh, and the queries that read them, without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 

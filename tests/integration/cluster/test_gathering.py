@@ -1,7 +1,5 @@
 """What is gathered from a cluster and found wrong with it, and the start of a query."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

@@ -1,7 +1,5 @@
 """Streaming queries: later partitions, limits by bytes, and what wakes idle ones."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

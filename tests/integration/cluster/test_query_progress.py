@@ -1,7 +1,5 @@
 """Progress that a streaming query reports to stores and to Spark, and the lag that follows."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

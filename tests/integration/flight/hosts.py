@@ -1,7 +1,5 @@
 """A Flight service over a real log, with a minimal backend."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

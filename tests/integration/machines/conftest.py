@@ -1,7 +1,5 @@
 """Two machines with a tower and a store on the first, and a store on the second."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Nodes on machines with only IPv6, and names with addresses of one or both families."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

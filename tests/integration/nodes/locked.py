@@ -1,7 +1,5 @@
 """Keys for tests of a cluster that asks for them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Peers made of bare sockets, for what a node of ours would never do or say."""
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Records and transactions that writers put into a store's append queue."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """The name of the client that writes a partition: a producer sends it, stores keep it."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

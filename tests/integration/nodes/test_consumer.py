@@ -1,7 +1,5 @@
 """The consumer: which records, in which order, from where on."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Nodes killed, gone, late and come back: nothing acknowledged is lost, nothing comes twice."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

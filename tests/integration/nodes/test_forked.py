@@ -1,7 +1,5 @@
 """Forked children: what they inherit refuses to work, and is left to the parent."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

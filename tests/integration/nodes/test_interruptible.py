@@ -1,7 +1,5 @@
 """Ctrl-C at every moment of a call: it is Ctrl-C that is raised, and no lock stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import signal

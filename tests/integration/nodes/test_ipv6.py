@@ -1,7 +1,5 @@
 """Nodes, Flight, the gateway, the console and metrics at ``[::1]``."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 from itertools import islice

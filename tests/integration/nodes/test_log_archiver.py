@@ -1,7 +1,5 @@
 """A store archives what its rules have it give up: in whole days, or as much as makes a file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Behaviour that all nodes share: finding towers and each other, and checking options."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

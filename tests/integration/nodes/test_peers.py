@@ -1,7 +1,5 @@
 """Connections to peers: how large what comes may be, and what happens when it is larger."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket

@@ -1,7 +1,5 @@
 """The producer, with a store of ours or with bare sockets that pretend to be one."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

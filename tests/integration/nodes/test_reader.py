@@ -1,7 +1,5 @@
 """The reader: what stores hold, and any part of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 ``mallory`` has a key of the cluster: it may produce to topics ``own.*`` and consume these.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import ExitStack
 from pathlib import Path

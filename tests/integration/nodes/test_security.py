@@ -1,7 +1,5 @@
 """Nodes with keys: admission, refusal, and the messages about both."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -4,8 +4,6 @@ The times of connections are shorter here than nodes have them; what the kernel 
 the same.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Stores that are backed up while they run, and restored as stores of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

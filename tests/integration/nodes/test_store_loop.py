@@ -1,7 +1,5 @@
 """A store answers from its log what it is asked, publishes what is committed, serves no damage."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

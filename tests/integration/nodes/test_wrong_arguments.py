@@ -1,7 +1,5 @@
 """Names, offsets and other arguments: at their limits, odd, or wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from decimal import Decimal

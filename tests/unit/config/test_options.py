@@ -1,7 +1,5 @@
 """Options: values of users, error messages, and the tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A record keeps its producer's timestamp; no clock that jumps leaves its mark on a partition."""
 
-from __future__ import annotations
-
 import logging
 from itertools import pairwise
 

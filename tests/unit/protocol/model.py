@@ -4,8 +4,6 @@ The value of a record is its offset as eight bytes, so values identify records, 
 them need no loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The roles follow the tables of docs/states.md."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The producer keeps what is not acknowledged, and answers with it whatever was acknowledged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

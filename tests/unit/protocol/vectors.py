@@ -1,7 +1,5 @@
 """A message and its frames, as a fact the codec is held against."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from dafka_core.config.node_options import C_LAYOUT, RFC46

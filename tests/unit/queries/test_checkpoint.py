@@ -1,7 +1,5 @@
 """Checkpoints with the files that Spark 4.3 writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct

@@ -1,7 +1,5 @@
 """Permissions of roles, patterns and addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.model.names import AUDIT_TOPIC, DELETIONS_TOPIC, INTERNAL, QUERIES_TOPIC
