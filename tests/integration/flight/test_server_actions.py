@@ -43,7 +43,6 @@ ATTEMPT = "A" * 32
 
 
 def watching(served: Served, count: int = 1) -> None:
-    """Wait for a number of watches."""
     wait_until(lambda: served.service.context.watches.free == limits.MAX_WATCHES - count)
 
 
