@@ -219,6 +219,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
         return file_name(self.partition, self.start, self.end)
 
     def __post_init__(self) -> None:
+        octets_of(self.partition)  # raises ValueError for a name that no partition has
         if self.start >= self.end:
             raise ValueError(f"offsets {self.start} to {self.end} (exclusive) are not a range")
         if self.day:

@@ -503,13 +503,15 @@ class Healer:
 
 
 def _newest_us(tables: Tables, row: PartitionRow, start: int) -> int:
-    """Return the greatest timestamp up to the last block before an offset with a valid header."""
-    grouped = [each.packed for each in tables.area.readable(row.id) if each.end <= start]
-    newest_us = max((header_of(each).newest_us for each in grouped), default=NEVER_US)
-    end = start
-    while end > row.earliest and (found := tables.last_block(row.id, end - 1)):
-        with suppress(ValueError):
-            if found.end == end:
-                return max(newest_us, header_of(found.packed).newest_us)
-        end = found.first
-    return newest_us
+    """Return the greatest timestamp up to the block that ends at an offset.
+
+    If that is damaged, return the partition's greatest one: records must not seem to be older.
+    """
+    if start == row.earliest:
+        return NEVER_US
+    with suppress(ValueError):
+        found = tables.last_block(row.id, start - 1)
+        if found is not None and found.end == start:
+            return header_of(found.packed).newest_us
+    grouped = (each.packed for each in tables.area.readable(row.id) if each.end == start)
+    return max((header_of(each).newest_us for each in grouped), default=row.newest_us)

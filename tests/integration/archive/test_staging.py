@@ -1,7 +1,5 @@
 """Staged files belong to one writer while it lives."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -72,25 +70,22 @@ def test_a_file_of_a_removed_manifest_takes_the_place_of_no_other(manifest: Mani
     assert path.read_text() == "x"
 
 
-def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
+@pytest.mark.parametrize("over_nfs", [False, True])
+def test_a_living_writer_s_files_are_left_alone(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, over_nfs: bool
+) -> None:
+    """Over NFS a lock of a directory is known to its own machine alone."""
+    real = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not (over_nfs and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
+            real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
     with Staging(manifest) as staged:
         stage(staged)
         recover(Manifest(manifest.directory, "flights"))
         assert manifest_module.staged_path(manifest, file(staged)).exists()
-
-
-def test_over_nfs_a_living_writer_s_files_are_left_alone(
-    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There a lock of a directory is known to the machine alone that has it."""
-    real = fcntl.flock
-
-    def flock(descriptor: int, operation: int) -> None:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            real(descriptor, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    test_a_living_writer_s_files_are_left_alone(manifest)
     assert not any((manifest.commits / "staged").iterdir())
 
 
