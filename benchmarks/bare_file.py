@@ -16,13 +16,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import xxhash
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import InputPartition
 
-from benchmarks.stub_source import StubReader, StubSource, prebuilt
+from benchmarks.stub_source import StubReader, prebuilt
 from dafka_core.storage.block import PIECE_BYTES
-
-FORM = "bench-file"
 
 
 @dataclass(frozen=True)
@@ -33,29 +30,16 @@ class Pieces(InputPartition):
     stop: int
 
 
-class FileSource(StubSource):
-    """Options: those of the stub source, ``file``, and ``copied``.
-
-    The file must have the bytes of several batches.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return FORM
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch query."""
-        return FileReader(self.options)
-
-
 class FileReader(StubReader):
-    """Reads values from the file, with precomputed other columns."""
+    """Reads values from the file of option ``file``, with precomputed other columns.
+
+    The file must have the bytes of several batches.  With ``copied`` they are copied and hashed.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._file = Path(options["file"])
-        self._copied = options.get("copied") == "true"
+        self._copied = "copied" in options
 
     def partitions(self) -> list[InputPartition]:
         """Divide the pieces into equal parts."""

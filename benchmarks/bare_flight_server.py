@@ -8,7 +8,6 @@ be held by slow readers, and damaged data must not leave it.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,12 +16,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 from pyarrow import flight
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import InputPartition
 
-from benchmarks.stub_source import Rows, StubReader, StubSource, prebuilt, taken
-
-FORM = "bench-flight"
+from benchmarks.processes import started
+from benchmarks.stub_source import Rows, StubReader, prebuilt, taken
 
 OPTIONS = [
     ("grpc.enable_http_proxy", 0),
@@ -36,26 +33,16 @@ CHECKED = b" checked"  # suffix of a ticket that requests copying and hashing
 PIECE_BYTES = 256 << 10  # bytes copied and then hashed at a time, which fit into a core's cache
 
 
-class FlightSource(StubSource):
-    """Options: those of the stub source, ``location`` of the server, and ``checked``."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return FORM
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch query."""
-        return FlightReader(self.options)
-
-
 class FlightReader(StubReader):
-    """Reads values from the server, with precomputed other columns."""
+    """Reads values from the server at option ``location``, with precomputed other columns.
+
+    With ``checked`` the server copies and hashes them.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._location = options["location"]
-        self._end = CHECKED if options.get("checked") == "true" else b""
+        self._end = CHECKED if "checked" in options else b""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows."""
@@ -114,21 +101,11 @@ def copied_and_checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 def serving(directory: Path, rows: int, size_bytes: int) -> Iterator[str]:
     """Start a server in its own process; yield its location."""
     location = f"grpc+unix://{directory / 'bare.sock'}"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.bare_flight_server",
-        location,
-        str(rows),
-        str(size_bytes),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield location
-        finally:
-            process.terminate()
+    command = [sys.executable, "-m", "benchmarks.bare_flight_server", location]
+    command += [str(rows), str(size_bytes)]
+    with started(command) as (_, line):
+        assert line == "ready\n"
+        yield location
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure
 from benchmarks.harness import TOPIC, Bench
 from dafka_core.archive import archive
 from dafka_core.archive.archive import (
@@ -36,7 +36,6 @@ from dafka_core.storage import Log
 FULL_RECORDS: Final = 2_000_000
 APPEND: Final = 50_000
 TP: Final = TopicPartition(TOPIC, "A" * 32)
-UNIT: Final = "MB/s"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -47,20 +46,18 @@ def run(bench: Bench) -> Iterator[Figure]:
         directory = Path(path) / "archive"
         table = pa.Table.from_batches([columns_of(each) for each in taken(log, 0, records)])
         size_mb = table.column("value").nbytes / 1e6
-        sides = {"ours": partial(archived, log, directory, records), "plain": partial(plain, table)}
-        yield from figures("archive: writing", sides, size_mb, bench)
+        compare = partial(bench.compare, unit="MB/s", goal=0.7, warm_ups=1)
+        yield compare(
+            "archive: writing",
+            lambda: size_mb / archived(log, directory, records),
+            lambda: size_mb / plain(table),
+        )
         archived(log, directory, records)
-        sides = {"ours": partial(read, directory, records), "plain": partial(plain_read, directory)}
-        yield from figures("archive: reading", sides, size_mb, bench)
-
-
-def figures(
-    name: str, sides: dict[str, partial[float]], size_mb: float, bench: Bench
-) -> Iterator[Figure]:
-    """Make a figure of the sides' seconds."""
-    found = in_turns(name, sides, bench.pairs, warm_ups=int(bench.warm))
-    rates = {side: [size_mb / each for each in seconds] for side, seconds in found.items()}
-    yield compared(name, rates["ours"], rates["plain"], unit=UNIT, goal=0.7)
+        yield compare(
+            "archive: reading",
+            lambda: size_mb / read(directory, records),
+            lambda: size_mb / plain_read(directory),
+        )
 
 
 def fill(log: Log, records: int) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.figures import Figure, Side, compared, in_turns, tell
+from benchmarks.figures import Figure, Side, compared, tell
 from benchmarks.harness import TOPIC, Bench
 from dafka_core.config.topic_rules import CODECS, NONE, CompressionRule
 from dafka_core.flight.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
@@ -80,25 +80,14 @@ def run(bench: Bench) -> Iterator[Figure]:
                 "ingest": {c: _ingest(bench.directory, c, values, batches) for c in CODECS},
             }
             for codec in CODECS[:-1]:
-                yield compared(
-                    f"blocks of {kind}, {codec}",
-                    [sizes[codec]],
-                    [sizes[NONE]],
-                    unit="MB",
-                    goal=1.0,
-                    smaller_is_better=True,
-                )
+                name = f"blocks of {kind}, {codec}"
+                yield compared(name, [sizes[codec]], [sizes[NONE]], "MB", goal=1.0)
             for way, sides in ways.items():
                 name = f"{way} of {kind}"
-                rates = in_turns(name, sides, bench.pairs, warm_ups=int(bench.warm))
+                rates = bench.in_turns(name, sides, warm_ups=1)
                 for codec in CODECS[:-1]:
-                    yield compared(
-                        f"{name}, {codec}",
-                        rates[codec],
-                        rates[NONE],
-                        unit="M rows/s",
-                        goal=GOALS[way],
-                    )
+                    ours, whole = rates[codec], rates[NONE]
+                    yield compared(f"{name}, {codec}", ours, whole, "M rows/s", GOALS[way])
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.figures import Figure, compared, in_turns, tell
+from benchmarks.figures import Figure, limited, tell
 from benchmarks.harness import TOPIC, Bench
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
@@ -66,10 +66,9 @@ def run(bench: Bench) -> Iterator[Figure]:
             tell(f"  the slowest of {len(took)}: {path}; the last look took {look_s:.3f} s")
             return took[path]
 
-        times = in_turns("the console", {"console": slowest}, bench.pairs, warm_ups=1)
+        times = bench.in_turns("the console", {"console": slowest}, warm_ups=1)
     name = f"an answer of the console of {count:,} partitions"
-    limits = [LIMIT_S] * len(times["console"])
-    yield compared(name, times["console"], limits, unit="s", goal=1, smaller_is_better=True)
+    yield limited(name, times["console"], LIMIT_S, "s")
 
 
 def fill(directory: Path, count: int) -> None:

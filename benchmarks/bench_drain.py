@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks import spark_sessions
 from benchmarks.bench_read import UNIT, source_options, stub_options
-from benchmarks.figures import Figure, Side, compared, in_turns, tell
+from benchmarks.figures import Figure, Side, compared, tell
 from benchmarks.harness import Bench
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
@@ -90,13 +90,13 @@ def compare(
         "stub": Drain(spark, FORM, bench.records, stub),
     }
     name = f"backlog drained, {size_bytes} B"
-    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
+    rates = bench.in_turns(name, sides, warm_ups=1)
     read = rates["read"]
     share = statistics.median(
         mine / theirs for mine, theirs in zip(rates["stub"], read, strict=True)
     )
     tell(f"{name}: a stub source is drained at {share:.3f} of the batch query's rate")
-    yield compared(name, rates["drain"], read, unit=UNIT, goal=GOAL)
+    yield compared(name, rates["drain"], read, UNIT, GOAL)
     # The first rate is the warm-up's.
     alone = drain.batch_rates[-bench.pairs :]
-    yield compared(f"{name}, micro-batches alone", alone, read, unit=UNIT, goal=GOAL)
+    yield compared(f"{name}, micro-batches alone", alone, read, UNIT, GOAL)

@@ -8,9 +8,9 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import spark_sessions
-from benchmarks.bench_read import WARM_UPS, source_options, stub_options
+from benchmarks.bench_read import UNIT, WARM_UPS, source_options, stub_options
 from benchmarks.bench_write import REST_S, rows, write_rate
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM, HEADERS, keys_and_headers
 from dafka_core import EmbeddedCluster
@@ -51,11 +51,13 @@ def read(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
         stub = {**stub_options(source_options(full), records, SIZE_BYTES), "keyed": True}
         sides["made"] = partial(spark_sessions.read_rate, spark, FORM, records, stub)
         name = f"batch read, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
-        rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    for reference, more in (("bare", ""), ("made", ", beside prepared batches")):
-        yield compared(name + more, rates["keyed"], rates[reference], unit="M rows/s", goal=GOAL)
-    more = ", prepared batches beside bare"
-    yield compared(name + more, rates["made"], rates["bare"], unit="M rows/s", goal=GOAL)
+        rates = bench.in_turns(name, sides, warm_ups=WARM_UPS)
+    for side, reference, more in (
+        ("keyed", "bare", ""),
+        ("keyed", "made", ", beside prepared batches"),
+        ("made", "bare", ", prepared batches beside bare"),
+    ):
+        yield compared(name + more, rates[side], rates[reference], UNIT, GOAL)
 
 
 def read_rate(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> float:
@@ -83,7 +85,7 @@ def write(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
         sides[f"{side}, counted"] = counted
     name = f"batch write, key and {len(HEADERS)} headers, {SIZE_BYTES} B"
     rest_s = bench.part(REST_S, least=0)
-    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm, rest_s=rest_s)
+    rates = bench.in_turns(name, sides, warm_ups=1, rest_s=rest_s)
     parts = zip(rates["keyed, counted"], rates["large"], rates["large, counted"], strict=True)
     rates["parts"] = [
         1 / (1 / made + max(1 / kept - 1 / counted, 0)) for made, kept, counted in parts
@@ -93,7 +95,7 @@ def write(spark: SparkSession, bench: Bench) -> Iterator[Figure]:
         ("keyed", "parts", ", beside what their parts take"),
         ("parts", "bare", ", what their parts take beside bare"),
     ):
-        yield compared(name + more, rates[side], rates[reference], unit="M rows/s", goal=GOAL)
+        yield compared(name + more, rates[side], rates[reference], UNIT, GOAL)
 
 
 def closed_bytes() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.bench_ingest import publish_acknowledged
 from benchmarks.bench_metrics import running
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure
 from benchmarks.greedy import beside
 from benchmarks.harness import Bench
 from benchmarks.mesh import UNIT, full_records, in_child
@@ -28,13 +28,10 @@ def run(bench: Bench) -> Iterator[Figure]:
     for size_bytes in bench.sizes_bytes:
         count = bench.part(full_records(size_bytes))
         for kind in KINDS:
-            sides = {
-                side: partial(ingest, bench.directory, count, size_bytes, greedy)
-                for side, greedy in (("beside", kind), ("alone", ""))
-            }
             name = f"ingest beside greedy {kind}, {size_bytes} B"
-            rates = in_turns(name, sides, bench.pairs)
-            yield compared(name, rates["beside"], rates["alone"], unit=UNIT, goal=GOAL)
+            beside_one = partial(ingest, bench.directory, count, size_bytes, kind)
+            alone = partial(ingest, bench.directory, count, size_bytes, "")
+            yield bench.compare(name, beside_one, alone, UNIT, GOAL)
 
 
 def ingest(parent: Path, count: int, size_bytes: int, greedy: str) -> float:

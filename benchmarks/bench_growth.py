@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import processes
-from benchmarks.figures import Figure, compared, tell
+from benchmarks.figures import Figure, limited, tell
 from benchmarks.harness import TOPIC, Bench
 from benchmarks.mesh import Child
 from dafka_core import Consumer, Producer, Store, Tower
@@ -62,11 +62,6 @@ def run(bench: Bench) -> Iterator[Figure]:
         yield limited(f"mesh growth, {title}", found, limit, "exponent")
     found = [each[counts[-1]].joined_s for each in taken]
     yield limited("mesh growth, processor time to join", found, JOINED_S, "s")
-
-
-def limited(name: str, found: list[float], limit: float, unit: str) -> Figure:
-    """Make a figure with a limit as its reference."""
-    return compared(name, found, [limit] * len(found), unit=unit, goal=1.0, smaller_is_better=True)
 
 
 def exponent(values: Mapping[int, float]) -> float:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import processes, spark_sessions
 from benchmarks.bench_read import source_options
-from benchmarks.figures import Figure, compared, in_turns, tell
+from benchmarks.figures import Figure, compared, limited, tell
 from benchmarks.harness import TOPIC, Bench, filled
 from benchmarks.stub_source import FORM
 from dafka_core import Producer
@@ -59,16 +59,13 @@ def run(bench: Bench) -> Iterator[Figure]:
                     "ours": partial(idle, spark, "dafka", ours, used, settling_s, seconds),
                     "stub": partial(idle, spark, FORM, STUB, [], settling_s, seconds),
                 }
-                jvm = in_turns(name, sides, bench.pairs)
+                jvm = bench.in_turns(name, sides)
                 latencies = [latency_ms(spark, ours, records) for _ in range(bench.pairs)]
-            given: dict[str, Any] = {"smaller_is_better": True, "goal": STUB_GOAL}
-            yield compared(f"{name}, JVM", jvm["ours"], jvm["stub"], unit="% core", **given)
+            yield compared(f"{name}, JVM", jvm["ours"], jvm["stub"], "% core", STUB_GOAL)
             for process in ("Python", "store"):
                 found = [each[process] for each in used]
-                reference = [most] * len(found)
-                yield compared(f"{name}, {process}", found, reference, unit="% core", **given)
-            reference = [LATENCY_MS] * len(latencies)
-            yield compared(f"{name}, a record", latencies, reference, unit="ms", **given)
+                yield limited(f"{name}, {process}", found, most, "% core")
+            yield limited(f"{name}, a record", latencies, LATENCY_MS, "ms")
 
 
 @contextlib.contextmanager

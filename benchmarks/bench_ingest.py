@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import Bench, empty
 from benchmarks.mesh import UNIT, Child, bare_loop, full_records, in_child, values_of
 from benchmarks.processes import cpu_s
@@ -35,14 +35,12 @@ def run(bench: Bench) -> Iterator[Figure]:
             "live": partial(live, count, size_bytes),
             "loop": partial(bare_loop, count, size_bytes),
         }
-        rates = in_turns(f"mesh, {size_bytes} B", sides, bench.pairs)
-        for name, side, goal in (
-            ("ingest, acknowledged", "ingest", 0.5),
-            ("live delivery", "live", 0.7),
+        rates = bench.in_turns(f"mesh, {size_bytes} B", sides)
+        for side, what, goal in (
+            ("ingest", "ingest, acknowledged", 0.5),
+            ("live", "live delivery", 0.7),
         ):
-            yield compared(
-                f"{name}, {size_bytes} B", rates[side], rates["loop"], unit=UNIT, goal=goal
-            )
+            yield compared(f"{what}, {size_bytes} B", rates[side], rates["loop"], UNIT, goal)
 
 
 def ingest(count: int, size_bytes: int, *, keys: bool = False) -> float:
@@ -80,7 +78,7 @@ def live(count: int, size_bytes: int, *, keys: bool = False) -> float:
     topic = f"live-{uuid.uuid4().hex}"
     with (
         EmbeddedCluster(stores=0, keys=keys) as cluster,
-        Consumer(tower=cluster.tower, **options(cluster)) as consumer,
+        Consumer(tower=cluster.tower, **dict[str, Any](cluster.key())) as consumer,
     ):
         consumer.subscribe(topic)
         producer = Child(_publish, cluster.tower, topic, count, size_bytes, cluster.key())
@@ -94,11 +92,6 @@ def live(count: int, size_bytes: int, *, keys: bool = False) -> float:
         producer.pipe.send("end")
         producer.join()
     return count / elapsed_s / 1e6
-
-
-def options(cluster: EmbeddedCluster) -> dict[str, Any]:
-    """Return a key's options, if the cluster has keys."""
-    return {**cluster.key()}
 
 
 def _publish(

@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from kafka.admin import KafkaAdminClient, NewTopic
 from pyspark.sql import SparkSession
@@ -24,8 +20,9 @@ from pyspark.sql import SparkSession
 from benchmarks import bare_gateway, kafka_broker, spark_sessions
 from benchmarks.bench_read import UNIT as ROWS
 from benchmarks.bench_write import rows
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import Bench
+from benchmarks.peers.measures import Client, new_topic
 from dafka_core import EmbeddedCluster
 
 FULL_RECORDS = 2_000_000
@@ -34,8 +31,8 @@ SIZE_BYTES = 100
 
 PARTITIONS = 2
 
-GOALS = {"produce": 0.5, "consume": 0.7}
-
+PRODUCE_GOAL = 0.5
+CONSUME_GOAL = 0.7
 SPARKS_GOAL = 0.5
 
 SERVERS = "kafka.bootstrap.servers"
@@ -46,17 +43,22 @@ def run(bench: Bench) -> Iterator[Figure]:
     records = bench.part(FULL_RECORDS)
     with gateway() as ours, kafka_broker.broker(partitions=PARTITIONS) as theirs:
         servers = {"gateway": ours, "broker": theirs}
-        full = {side: topic() for side in servers}
+        full = {side: new_topic() for side in servers}
         for side, server in servers.items():
-            rate("produce", server, full[side], records)
-        for what, goal in GOALS.items():
-            sides = {
-                side: partial(rate, what, server, full[side] if what == "consume" else "", records)
-                for side, server in servers.items()
-            }
-            name = f"librdkafka, {what}, {SIZE_BYTES} B"
-            rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
-            yield compared(name, rates["gateway"], rates["broker"], unit="M records/s", goal=goal)
+            produce_rate(server, records, full[side])
+        compare = partial(bench.compare, unit="M records/s", warm_ups=1)
+        yield compare(
+            f"librdkafka, produce, {SIZE_BYTES} B",
+            partial(produce_rate, ours, records),
+            partial(produce_rate, theirs, records),
+            goal=PRODUCE_GOAL,
+        )
+        yield compare(
+            f"librdkafka, consume, {SIZE_BYTES} B",
+            partial(consume_rate, ours, records, full["gateway"]),
+            partial(consume_rate, theirs, records, full["broker"]),
+            goal=CONSUME_GOAL,
+        )
         with (
             bare_gateway.serving(PARTITIONS) as bare,
             spark_sessions.session(kafka_broker.sparks_jars()) as spark,
@@ -69,19 +71,13 @@ def sparks_read(
     spark: SparkSession, bench: Bench, servers: dict[str, str], full: dict[str, str], records: int
 ) -> Figure:
     """Measure reading by Spark's connector."""
-    sides = {
-        side: partial(
-            spark_sessions.read_rate,
-            spark,
-            "kafka",
-            records,
-            {SERVERS: server, "subscribe": full[side]},
-        )
-        for side, server in servers.items()
-    }
     name = f"Spark's connector for Kafka, batch read, {SIZE_BYTES} B"
-    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
-    return compared(name, rates["gateway"], rates["broker"], unit=ROWS, goal=SPARKS_GOAL)
+    read = partial(spark_sessions.read_rate, spark, "kafka", records)
+    ours, theirs = (
+        partial(read, {SERVERS: servers[side], "subscribe": full[side]})
+        for side in ("gateway", "broker")
+    )
+    return bench.compare(name, ours, theirs, ROWS, SPARKS_GOAL, warm_ups=1)
 
 
 def sparks_write(
@@ -94,16 +90,16 @@ def sparks_write(
         options = {SERVERS: server, "topic": make()}
         return spark_sessions.rate(records, frame, "kafka", options)
 
-    sides = {side: partial(write, server, topic) for side, server in servers.items()}
+    sides = {side: partial(write, server, new_topic) for side, server in servers.items()}
     sides["synced"] = partial(write, servers["broker"], partial(synced_topic, servers["broker"]))
     name = f"Spark's connector for Kafka, batch write, {SIZE_BYTES} B"
-    rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm)
+    rates = bench.in_turns(name, sides, warm_ups=1)
     for what, ours, theirs in (
         ("", "gateway", "broker"),
         (", beside a broker that syncs", "gateway", "synced"),
         (", the least a gateway does", "bare", "broker"),
     ):
-        yield compared(name + what, rates[ours], rates[theirs], unit=ROWS, goal=SPARKS_GOAL)
+        yield compared(name + what, rates[ours], rates[theirs], ROWS, SPARKS_GOAL)
 
 
 @contextlib.contextmanager
@@ -113,14 +109,9 @@ def gateway() -> Iterator[str]:
         yield cluster.bootstrap_servers
 
 
-def topic() -> str:
-    """Return a new topic's name."""
-    return f"bench-{uuid.uuid4().hex}"
-
-
 def synced_topic(server: str) -> str:
     """Create a topic whose broker syncs each batch before it acknowledges it."""
-    name = topic()
+    name = new_topic()
     admin = KafkaAdminClient(bootstrap_servers=server)
     try:
         new = NewTopic(name, PARTITIONS, 1, topic_configs={"flush.messages": "1"})
@@ -130,15 +121,19 @@ def synced_topic(server: str) -> str:
     return name
 
 
-def rate(what: str, servers: str, name: str, records: int) -> float:
-    """Return millions of records a second, of a new topic by default."""
-    arguments = [what, servers, name or topic(), str(records), str(SIZE_BYTES), str(PARTITIONS)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kafka_client", *arguments],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
+def produce_rate(server: str, records: int, topic: str = "") -> float:
+    """Return millions of records a second, to a new topic by default."""
+    return _rate("many", server, topic or new_topic(), records)
+
+
+def consume_rate(server: str, records: int, topic: str) -> float:
+    """Return millions of records a second of a topic that ``produce_rate`` has filled."""
+    return _rate("consume", server, topic, records)
+
+
+def _rate(what: str, server: str, topic: str, records: int) -> float:
+    client = Client("kafka", what, server, topic, records, SIZE_BYTES, PARTITIONS)
+    client.begin()
+    seconds: float = client.result()["seconds"]
     os.sync()
-    return records / float(done.stdout) / 1e6
+    return records / seconds / 1e6

@@ -22,9 +22,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from benchmarks import kafka_broker, spark_sessions
-from benchmarks.bench_kafka import PARTITIONS, SERVERS, SIZE_BYTES, gateway, topic
-from benchmarks.figures import Figure, compared, tell
+from benchmarks.bench_kafka import PARTITIONS, SERVERS, SIZE_BYTES, gateway
+from benchmarks.figures import Figure, compared, tell, turns
 from benchmarks.harness import Bench
+from benchmarks.peers.measures import new_topic
 from dafka_core.model import records as model
 from dafka_core.storage import Log
 
@@ -77,23 +78,16 @@ def run(bench: Bench) -> Iterator[Figure]:
 def figures(what: str, sides: Mapping[str, Side], pairs: int, times: int) -> Iterator[Figure]:
     """Compare the gateway's percentiles with those of each reference."""
     found: dict[str, list[list[float]]] = {side: [] for side in sides}
-    for index in range(pairs):
-        for side in list(sides)[:: -1 if index % 2 else 1]:
-            found[side].append(sides[side](times))
+    for side in turns(sides, pairs):
+        found[side].append(sides[side](times))
     for percentile, at in PERCENTILES.items():
         ours, *others = (
             [statistics.quantiles(each, n=100)[at] for each in of_side]
             for of_side in found.values()
         )
         for side, reference in zip(list(sides)[1:], others, strict=True):
-            yield compared(
-                f"librdkafka, {what}, {percentile}, beside {side}",
-                ours,
-                reference,
-                unit="ms",
-                goal=1 / GOALS[side],
-                smaller_is_better=True,
-            )
+            name = f"librdkafka, {what}, {percentile}, beside {side}"
+            yield compared(name, ours, reference, "ms", goal=1 / GOALS[side])
 
 
 def timed(act: Act) -> Side:
@@ -114,7 +108,7 @@ def quiet(servers: str) -> dict[str, str | int | float | bool]:
 
 def single_records(servers: str) -> Side:
     """Return a function that produces a record and waits for its acknowledgement."""
-    name, value = topic(), os.urandom(SIZE_BYTES)
+    name, value = new_topic(), os.urandom(SIZE_BYTES)
     producer = Producer({**quiet(servers), "acks": "all", "linger.ms": 0})
     producer.list_topics(name, timeout=WAIT_S)
 
@@ -133,7 +127,7 @@ def single_records(servers: str) -> Side:
 @contextlib.contextmanager
 def single_commits(servers: str) -> Iterator[Side]:
     """Yield a function that commits an offset and waits for the response."""
-    name, offsets = topic(), count()
+    name, offsets = new_topic(), count()
     Producer(quiet(servers)).list_topics(name, timeout=WAIT_S)
     group = uuid.uuid4().hex
     consumer = Consumer({**quiet(servers), "group.id": group, "enable.auto.commit": False})
@@ -151,7 +145,7 @@ def copied(spark: SparkSession, servers: str, bench: Bench, times: int) -> list[
 
     It has a task for each partition at all times, so that only one query can run.
     """
-    source, target, value = topic(), topic(), os.urandom(SIZE_BYTES)
+    source, target, value = new_topic(), new_topic(), os.urandom(SIZE_BYTES)
     producer = Producer({**quiet(servers), "linger.ms": 0})
     for name in (source, target):
         producer.list_topics(name, timeout=WAIT_S)

@@ -6,6 +6,7 @@ file on the same machine, and micro-batches.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from benchmarks import bench_ingest, spark_sessions
 from benchmarks.bench_micro_batch import FULL_BATCHES, LIMIT, WARM_UP, trigger_ms
 from benchmarks.bench_read import UNIT as ROWS
 from benchmarks.bench_read import WARM_UPS, source_options
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure
 from benchmarks.harness import Bench, filled
 from benchmarks.mesh import UNIT, full_records
 from dafka_core import EmbeddedCluster
@@ -24,8 +25,6 @@ from dafka_core import EmbeddedCluster
 CURVE_GOAL = 0.6
 TLS_GOAL = 0.6
 SAME_GOAL = 0.95
-
-KEYS, OPEN = "with keys", "in the open"
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -42,51 +41,56 @@ def mesh(bench: Bench, size_bytes: int) -> Iterator[Figure]:
     """Ingest and live delivery."""
     count = bench.part(full_records(size_bytes))
     for name, side in (("ingest", bench_ingest.ingest), ("live delivery", bench_ingest.live)):
+        locked, in_the_open = (
+            partial(side, count, size_bytes, keys=keys) for keys in (True, False)
+        )
         whole = f"{name} with keys, {size_bytes} B"
-        sides = {each: partial(side, count, size_bytes, keys=each == KEYS) for each in (KEYS, OPEN)}
-        rates = in_turns(whole, sides, bench.pairs)
-        yield compared(whole, rates[KEYS], rates[OPEN], unit=UNIT, goal=CURVE_GOAL)
+        yield bench.compare(whole, locked, in_the_open, UNIT, CURVE_GOAL)
 
 
 def reads(spark: SparkSession, bench: Bench, size_bytes: int) -> Iterator[Figure]:
     """A batch query, both ways to fetch."""
-    both = {each: bench.directory / f"{each}-{size_bytes}" for each in (KEYS, OPEN)}
-    whole = partial(filled, records=bench.records, size_bytes=size_bytes, partitions=2)
-    with whole(both[KEYS], keys=True) as locked, whole(both[OPEN]) as in_the_open:
+    with both(bench, "reads", bench.records, size_bytes, partitions=2) as clusters:
         for fetch, goal in (("flight", TLS_GOAL), ("local", SAME_GOAL)):
+            options = [source_options(each, fetch=fetch, **key_of(each)) for each in clusters]
+            locked, in_the_open = (
+                partial(spark_sessions.read_rate, spark, "dafka", bench.records, each)
+                for each in options
+            )
             name = f"batch read with keys, {size_bytes} B, {fetch}"
-            sides = {
-                each: partial(
-                    spark_sessions.read_rate,
-                    spark,
-                    "dafka",
-                    bench.records,
-                    source_options(cluster, fetch=fetch, **key_of(cluster)),
-                )
-                for each, cluster in ((KEYS, locked), (OPEN, in_the_open))
-            }
-            rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-            yield compared(name, rates[KEYS], rates[OPEN], unit=ROWS, goal=goal)
+            yield bench.compare(name, locked, in_the_open, ROWS, goal, warm_ups=WARM_UPS)
 
 
 def micro_batches(spark: SparkSession, bench: Bench, size_bytes: int) -> Iterator[Figure]:
     """One micro-batch from topic to topic, each exactly once."""
     warm_up = WARM_UP * bench.warm
     records = LIMIT * (warm_up + bench.part(FULL_BATCHES))
-    both = {each: bench.directory / f"{each}-batches-{size_bytes}" for each in (KEYS, OPEN)}
-    whole = partial(filled, records=records, size_bytes=size_bytes)
-    with whole(both[KEYS], keys=True) as locked, whole(both[OPEN]) as in_the_open:
-        sides = {}
-        for each, cluster in ((KEYS, locked), (OPEN, in_the_open)):
-            source = source_options(cluster, **key_of(cluster))
-            source |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
-            sink = {"tower": cluster.tower, **key_of(cluster)}
-            sides[each] = partial(trigger_ms, spark, "dafka", source, sink, warm_up)
+    limit = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": LIMIT}
+    with both(bench, "batches", records, size_bytes) as clusters:
+        locked, in_the_open = (
+            partial(
+                trigger_ms,
+                spark,
+                "dafka",
+                source_options(each, **limit, **key_of(each)),
+                {"tower": each.tower, **key_of(each)},
+                warm_up,
+            )
+            for each in clusters
+        )
         name = f"one micro-batch with keys, {size_bytes} B"
-        times = in_turns(name, sides, bench.pairs)
-    yield compared(
-        name, times[KEYS], times[OPEN], unit="ms", goal=SAME_GOAL, smaller_is_better=True
-    )
+        yield bench.compare(name, locked, in_the_open, "ms", SAME_GOAL)
+
+
+@contextlib.contextmanager
+def both(
+    bench: Bench, name: str, records: int, size_bytes: int, partitions: int = 1
+) -> Iterator[tuple[EmbeddedCluster, EmbeddedCluster]]:
+    """Yield two clusters with the same records: one with keys, and one in the open."""
+    place = bench.directory / f"{name}-{size_bytes}"
+    whole = partial(filled, records=records, size_bytes=size_bytes, partitions=partitions)
+    with whole(place / "locked", keys=True) as locked, whole(place / "open") as in_the_open:
+        yield locked, in_the_open
 
 
 def key_of(cluster: EmbeddedCluster) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.bench_metrics import beside_none
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure
 from benchmarks.harness import Bench
 from benchmarks.mesh import full_records
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -33,12 +33,8 @@ def run(bench: Bench) -> Iterator[Figure]:
     for size_bytes in bench.sizes_bytes:
         count = max(bench.part(full_records(size_bytes)) // BATCH, 1) * BATCH
         name = f"links, {size_bytes} B"
-        sides = {
-            "links": partial(linked, bench.directory, count, size_bytes),
-            "SHA-256": partial(digested, count * size_bytes),
-        }
-        rates = in_turns(name, sides, bench.pairs)
-        yield compared(name, rates["links"], rates["SHA-256"], unit="MB/s", goal=GOAL)
+        links = partial(linked, bench.directory, count, size_bytes)
+        yield bench.compare(name, links, partial(digested, count * size_bytes), "MB/s", GOAL)
 
 
 def linked(parent: Path, count: int, size_bytes: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import statistics
 import time
@@ -15,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks import spark_sessions
 from benchmarks.bench_read import WARM_UPS, source_options
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure, compared, limited
 from benchmarks.harness import TOPIC, Bench, filled
 from dafka_core import EmbeddedCluster, Producer
 from dafka_spark.options import SourceOptions
@@ -48,24 +47,13 @@ def compare(spark: SparkSession, bench: Bench, full: int, goal: float) -> Figure
     """Measure one number of partitions."""
     count = bench.part(full, least=2 * FEW)
     name = f"batch read of {full:,} partitions"
-    with contextlib.ExitStack() as running:
-        clusters = {
-            side: running.enter_context(
-                filled(
-                    bench.directory / f"many-{full}-{side}",
-                    count * RECORDS,
-                    SIZE_BYTES,
-                    partitions=partitions,
-                )
-            )
-            for side, partitions in (("many", count), ("few", FEW))
-        }
-        sides = {
-            side: partial(seconds, spark, cluster, count * RECORDS)
-            for side, cluster in clusters.items()
-        }
-        times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    return compared(name, times["many"], times["few"], unit="s", goal=goal, smaller_is_better=True)
+    whole = partial(filled, records=count * RECORDS, size_bytes=SIZE_BYTES)
+    with (
+        whole(bench.directory / f"many-{full}-many", partitions=count) as many,
+        whole(bench.directory / f"many-{full}-few", partitions=FEW) as few,
+    ):
+        ours, theirs = (partial(seconds, spark, each, count * RECORDS) for each in (many, few))
+        return bench.compare(name, ours, theirs, "s", goal, warm_ups=WARM_UPS)
 
 
 TRIGGERS = 9  # triggers, of which the median counts
@@ -92,13 +80,9 @@ def offsets(bench: Bench) -> Iterator[Figure]:
             limit = [LIMIT_S] * bench.pairs
             if full > 10:
                 limit = [min(10 * each, LIMIT_S) for each in taken[full // 10][name]]
-            yield compared(
-                title, taken[full][name], limit, unit="s", goal=0.9, smaller_is_better=True
-            )
+            yield compared(title, taken[full][name], limit, "s", goal=0.9)
         title = f"checkpointed offset of {full:,} partitions"
-        names = [float(count * NAME_BYTES)] * bench.pairs
-        sizes = taken[full]["bytes"]
-        yield compared(title, sizes, names, unit="B", goal=0.75, smaller_is_better=True)
+        yield limited(title, taken[full]["bytes"], count * NAME_BYTES, "B", goal=0.75)
 
 
 def trigger(cluster: EmbeddedCluster) -> dict[str, float]:
@@ -135,14 +119,9 @@ def metadata(spark: SparkSession, bench: Bench) -> Figure:
     name = f"metadata of {MOST:,} partitions"
     directory = bench.directory / f"many-{MOST}-many"
     with filled(directory, count * RECORDS, SIZE_BYTES, partitions=count) as cluster:
-        sides = {
-            "table": partial(metadata_seconds, spark, cluster, count),
-            "records": partial(seconds, spark, cluster, count * RECORDS),
-        }
-        times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    return compared(
-        name, times["table"], times["records"], unit="s", goal=0.5, smaller_is_better=True
-    )
+        table = partial(metadata_seconds, spark, cluster, count)
+        records = partial(seconds, spark, cluster, count * RECORDS)
+        return bench.compare(name, table, records, "s", goal=0.5, warm_ups=WARM_UPS)
 
 
 def metadata_seconds(spark: SparkSession, cluster: EmbeddedCluster, count: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import spark_sessions
 from benchmarks.bench_read import source_options
 from benchmarks.bench_write import rows
-from benchmarks.figures import Figure, compared, tell
+from benchmarks.figures import Figure, compared, limited, tell
 from benchmarks.harness import TOPIC, Bench, empty
 from benchmarks.processes import WORKER, Peaks, below_this_one, shared_mb
 
@@ -32,13 +32,14 @@ def run(bench: Bench) -> Iterator[Figure]:
         with empty() as cluster:
             sink = {"tower": cluster.tower, "topic": TOPIC}
             peaks = writing(records, size_bytes, sink)
-            yield figure(f"worker that writes, {size_bytes} B", peaks.worker_mb)
-            yield figure(f"store that is written to, {size_bytes} B", peaks.store_private_mb)
+            size = f"{size_bytes} B"
+            yield figure(f"worker that writes, {size}", peaks.worker_mb)
+            yield figure(f"store that is written to, {size}", peaks.store_private_mb)
             peaks = reading(records, source_options(cluster, fetch="flight"))
-            yield figure(f"worker that reads, {size_bytes} B, flight", peaks.worker_mb)
-            yield figure(f"store that is read from, {size_bytes} B, flight", peaks.store_private_mb)
+            yield figure(f"worker that reads, {size}, flight", peaks.worker_mb)
+            yield figure(f"store that is read from, {size}, flight", peaks.store_private_mb)
             peaks = reading(records, source_options(cluster, fetch="local"))
-            yield figure(f"worker that reads, {size_bytes} B, local", peaks.worker_mb)
+            yield figure(f"worker that reads, {size}, local", peaks.worker_mb)
             tell(f"{peaks.worker_private_mb:.0f} MB of the last one are private")
     yield shared_modules()
 
@@ -56,7 +57,7 @@ def shared_modules() -> Figure:
             tell(f"memory, {daemon}: {len(of_tasks)} processes have {used_mb[daemon]:.0f} MB")
     own, spark_own = ([each] for each in used_mb.values())
     name = f"memory of {TASKS} workers and their daemon, with the connector's daemon"
-    return compared(name, own, spark_own, unit="MB", goal=2.0, smaller_is_better=True)
+    return compared(name, own, spark_own, "MB", goal=2.0)
 
 
 def writing(records: int, size_bytes: int, sink: dict[str, Any]) -> Peaks:
@@ -80,7 +81,4 @@ def reading(records: int, source: dict[str, Any]) -> Peaks:
 
 def figure(name: str, measured_mb: float) -> Figure:
     """Make a figure of a limit over a peak, which is measured once."""
-    return compared(
-        f"memory of a {name}", [measured_mb], [LIMIT_MB], unit="MB", goal=1.0,
-        smaller_is_better=True,
-    )  # fmt: skip
+    return limited(f"memory of a {name}", [measured_mb], LIMIT_MB, "MB")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -17,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_ingest import publish_watched
-from benchmarks.figures import Figure, compared, in_turns, tell
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import Bench
 from benchmarks.mesh import UNIT, full_records, in_child, up
+from benchmarks.processes import repeated
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import Log
 
@@ -40,43 +40,26 @@ def beside_none(
     """Compare a store with flags to one without them, over ``times`` a row's usual records."""
     for size_bytes in bench.sizes_bytes:
         count = bench.part(times * full_records(size_bytes))
-        taken: dict[str, list[float]] = {"with": [], "without": []}
-        sides = {
-            side: partial(
-                ingest,
-                bench.directory,
-                count,
-                size_bytes,
-                flags if side == "with" else (),
-                taken[side],
-            )
-            for side in taken
-        }
+        used: list[float] = []
+        used_without: list[float] = []
+        run = partial(ingest, bench.directory, count, size_bytes)
         name = f"ingest, {what}, {size_bytes} B"
-        rates = in_turns(name, sides, bench.pairs)
-        tell(f"{name}: processor time {taken}")
-        yield compared(name, rates["with"], rates["without"], unit=UNIT, goal=goal)
-        yield compared(
-            f"{name}, processor",
-            taken["with"],
-            taken["without"],
-            unit="s/M records",
-            goal=goal,
-            smaller_is_better=True,
-        )
+        ours, theirs = partial(run, flags, used), partial(run, (), used_without)
+        yield bench.compare(name, ours, theirs, UNIT, goal)
+        yield compared(f"{name}, processor", used, used_without, "s/M records", goal)
 
 
 def ingest(
-    parent: Path, count: int, size_bytes: int, flags: Sequence[str], taken: list[float]
+    parent: Path, count: int, size_bytes: int, flags: Sequence[str], used: list[float]
 ) -> float:
-    """Return millions of records a second; add the store's seconds for a million to ``taken``."""
+    """Return millions of records a second; add the store's seconds for a million to ``used``."""
     with (
         tempfile.TemporaryDirectory(dir=parent) as directory,
         running(Path(directory), flags) as (pid, ready),
         scraping(ready.get("metrics")),
     ):
         rate, used_s = in_child(publish_watched, ready["tower"], count, size_bytes, pid)
-    taken.append(used_s)
+    used.append(used_s)
     os.sync()
     return rate
 
@@ -98,19 +81,10 @@ def running(directory: Path, flags: Sequence[str]) -> Iterator[tuple[int, dict[s
 @contextlib.contextmanager
 def scraping(url: str | None) -> Iterator[None]:
     """Scrape all metrics each second meanwhile, if there is an address."""
-    ended = threading.Event()
 
     def scrape() -> None:
-        while not ended.wait(SCRAPE_S):
-            with urllib.request.urlopen(f"{url}/metrics") as found:
-                assert b"dafka_store_appended_records_total" in found.read()
+        with urllib.request.urlopen(f"{url}/metrics") as found:
+            assert b"dafka_store_appended_records_total" in found.read()
 
-    thread = threading.Thread(target=scrape)
-    if url is not None:
-        thread.start()
-    try:
+    with contextlib.nullcontext() if url is None else repeated(scrape, SCRAPE_S):
         yield
-    finally:
-        ended.set()
-        if url is not None:
-            thread.join()

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks import spark_sessions
 from benchmarks.bench_read import source_options
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import Bench, filled
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
@@ -59,17 +59,13 @@ def run(bench: Bench) -> Iterator[Figure]:
                 for acks in ("all", "1"):
                     sink = {"tower": two.tower, "acks": acks}
                     sides[acks] = partial(trigger, "dafka", ours, sink, warm_up)
-                times = in_turns(name, sides, bench.pairs)
+                times = bench.in_turns(name, sides)
             for tasks in TASKS:
                 label = f"{name}, {tasks} task{'s' * (tasks > 1)}"
-                yield figure(label, times[f"ours {tasks}"], times[f"stub {tasks}"], STUB_GOAL)
+                with_stub = times[f"stub {tasks}"]
+                yield compared(label, times[f"ours {tasks}"], with_stub, "ms", STUB_GOAL)
             label = f"{name}, acks=all of two stores"
-            yield figure(label, times["all"], times["1"], STORES_GOAL)
-
-
-def figure(name: str, ours: list[float], reference: list[float], goal: float) -> Figure:
-    """Return the reference's time over ours."""
-    return compared(name, ours, reference, unit="ms", goal=goal, smaller_is_better=True)
+            yield compared(label, times["all"], times["1"], "ms", STORES_GOAL)
 
 
 def trigger_ms(

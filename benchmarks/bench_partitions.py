@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure
 from benchmarks.harness import TOPIC, Bench, filled
 from benchmarks.mesh import in_child
 from dafka_core import Consumer
@@ -28,12 +28,9 @@ def run(bench: Bench) -> Iterator[Figure]:
         filled(many, count, SIZE_BYTES, partitions=count) as ours,
         filled(one, count, SIZE_BYTES) as reference,
     ):
-        sides = {
-            "many": partial(in_child, seconds_until_all, ours.tower, count),
-            "one": partial(in_child, seconds_until_all, reference.tower, count),
-        }
-        times = in_turns(name, sides, bench.pairs)
-    yield compared(name, times["many"], times["one"], unit="s", goal=GOAL, smaller_is_better=True)
+        seconds = partial(in_child, seconds_until_all)
+        of_many, of_one = (partial(seconds, each.tower, count) for each in (ours, reference))
+        yield bench.compare(name, of_many, of_one, "s", GOAL)
 
 
 def seconds_until_all(tower: str, count: int) -> float:

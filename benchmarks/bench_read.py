@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks import bare_file, bare_flight_server, spark_sessions
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks import bare_flight_server, spark_sessions
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import TOPIC, Bench
 from benchmarks.stub_source import FORM
 from dafka_core import EmbeddedCluster
@@ -27,7 +27,7 @@ WARM_UPS = 3  # the JVM compiles during the first turns, whose sides would pay f
 
 UNIT = "M rows/s"
 
-Forms = dict[str, tuple[str, dict[str, Any]]]  # format and options of each side's source
+Sources = dict[str, dict[str, Any]]  # options of sources of one format, by side
 
 
 def run(bench: Bench) -> Iterator[Figure]:
@@ -49,50 +49,47 @@ def compare(
     for fetch, goal in GOALS.items():
         options = source_options(cluster, fetch=fetch)
         stub = stub_options(options, bench.records, size_bytes)
-        yield from beside(spark, bench, stub, {fetch: ("dafka", options)}, goal)
-        with bare(fetch, bench, cluster, stub) as forms:
-            yield from beside(spark, bench, stub, forms, goal)
+        yield from beside(spark, bench, stub, "dafka", {fetch: options}, goal)
+        with bare(fetch, bench, cluster, stub) as sources:
+            yield from beside(spark, bench, stub, FORM, sources, goal)
 
 
 def beside(
-    spark: SparkSession, bench: Bench, stub: dict[str, Any], forms: Forms, goal: float
+    spark: SparkSession,
+    bench: Bench,
+    stub: dict[str, Any],
+    form: str,
+    sources: Sources,
+    goal: float,
 ) -> Iterator[Figure]:
-    """Measure sources in turns with the stub."""
+    """Measure sources of a format in turns with the stub."""
     name = f"batch read, {stub['size']} B"
     reference = f"batches of {stub['batch']} rows"
-    sides = {
-        side: partial(spark_sessions.read_rate, spark, form, bench.records, options)
-        for side, (form, options) in {**forms, reference: (FORM, stub)}.items()
-    }
-    rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    for side in forms:
-        yield compared(f"{name}, {side}", rates[side], rates[reference], unit=UNIT, goal=goal)
+    read = partial(spark_sessions.read_rate, spark)
+    sides = {side: partial(read, form, bench.records, options) for side, options in sources.items()}
+    sides[reference] = partial(read, FORM, bench.records, stub)
+    rates = bench.in_turns(name, sides, warm_ups=WARM_UPS)
+    for side in sources:
+        yield compared(f"{name}, {side}", rates[side], rates[reference], UNIT, goal)
 
 
 @contextlib.contextmanager
 def bare(
     fetch: str, bench: Bench, cluster: EmbeddedCluster, stub: dict[str, Any]
-) -> Iterator[Forms]:
+) -> Iterator[Sources]:
     """Yield sources without a store: the floors.
 
     They return the stub's rows by the means that option ``fetch`` names.
     """
     if fetch == "local":
         read = {**stub, "file": cluster.store_directory() / DATA_FILE}
-        yield {
-            "bare mapped file": (bare_file.FORM, read),
-            "bare file that is copied and checked": (bare_file.FORM, {**read, "copied": True}),
-        }
+        copied = {**read, "copied": True}
+        yield {"bare mapped file": read, "bare file that is copied and checked": copied}
         return
     with bare_flight_server.serving(bench.directory, stub["batch"], stub["size"]) as location:
         served = {**stub, "location": location}
-        yield {
-            "bare Flight server": (bare_flight_server.FORM, served),
-            "bare Flight server that copies and checks": (
-                bare_flight_server.FORM,
-                {**served, "checked": True},
-            ),
-        }
+        checked = {**served, "checked": True}
+        yield {"bare Flight server": served, "bare Flight server that copies and checks": checked}
 
 
 def source_options(cluster: EmbeddedCluster, **more: Any) -> dict[str, Any]:

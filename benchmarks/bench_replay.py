@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import TOPIC, Bench, filled
 from benchmarks.mesh import UNIT, bare_loop, full_records, in_child
 from dafka_core import Consumer
@@ -27,9 +27,9 @@ def run(bench: Bench) -> Iterator[Figure]:
                 "loop": partial(bare_loop, count, size_bytes),
             }
             name = f"replay, {size_bytes} B"
-            rates = in_turns(name, sides, bench.pairs)
+            rates = bench.in_turns(name, sides)
         for way, side, goal in (("record by record", "records", 1.0), ("as Arrow", "arrow", 3.0)):
-            yield compared(f"{name}, {way}", rates[side], rates["loop"], unit=UNIT, goal=goal)
+            yield compared(f"{name}, {way}", rates[side], rates["loop"], UNIT, goal)
 
 
 def replay_records(tower: str, count: int) -> float:

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks import spark_sessions
-from benchmarks.bench_read import WARM_UPS
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.bench_read import UNIT, WARM_UPS
+from benchmarks.figures import Figure, compared
 from benchmarks.harness import Bench
 from dafka_core import EmbeddedCluster
 
@@ -24,8 +24,6 @@ ROW = (
     "struct(cast(id % 100 AS INT) AS x, 2 AS y) AS at)"
 )
 """About 100 bytes as JSON."""
-
-UNIT = "M rows/s"
 
 GOAL = 1.0
 
@@ -45,10 +43,10 @@ def run(bench: Bench) -> Iterator[Figure]:
             for side, frame in frames.items()
         }
         name = "batch read of typed values"
-        rates = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
+        rates = bench.in_turns(name, sides, warm_ups=WARM_UPS)
     for side in "json", "arrow":
         figure = f"{name}, {side} beside from_json"
-        yield compared(figure, rates[side], rates["from_json"], unit=UNIT, goal=GOAL)
+        yield compared(figure, rates[side], rates["from_json"], UNIT, GOAL)
 
 
 def fill(spark: SparkSession, cluster: EmbeddedCluster, records: int) -> None:

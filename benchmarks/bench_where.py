@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from benchmarks import spark_sessions
 from benchmarks.bench_read import WARM_UPS, source_options
-from benchmarks.figures import Figure, compared, in_turns
+from benchmarks.figures import Figure
 from benchmarks.harness import TOPIC, Bench
 from benchmarks.page_cache import kept
 from dafka_core import EmbeddedCluster
@@ -40,54 +40,27 @@ WHERE_GOAL = 3.0
 
 
 def run(bench: Bench) -> Iterator[Figure]:
-    """Measure both for each way to fetch."""
+    """Compare the last hundredth of the year with all of it, and one in a hundred values."""
     records = bench.part(FULL_RECORDS)
     with spark_sessions.session() as spark, year(bench.directory / "year", records) as cluster:
-        yield from by_time(spark, cluster, bench)
+        read = partial(seconds, spark, cluster)
+        compare = partial(bench.compare, unit="s", warm_ups=WARM_UPS)
+        name = "batch read of the last 1 % by time, where"
+        yield compare(name, partial(read, where=BY_TIME), read, goal=TIME_GOAL)
         for fetch in "local", "flight":
-            yield by_value(spark, cluster, bench, fetch)
+            ours = partial(read, fetch=fetch, where=BY_VALUE)
+            spark_filter = partial(read, BY_VALUE, fetch=fetch)
+            name = f"batch read of 1 % by value, {fetch}"
+            yield compare(name, ours, spark_filter, goal=WHERE_GOAL)
 
 
-def by_time(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench) -> Iterator[Figure]:
-    """Compare the last hundredth of the year with all of it."""
-    sides = {
-        "where": lambda: seconds(load(spark, cluster, where=BY_TIME)),
-        "all": lambda: seconds(load(spark, cluster)),
-    }
-    name = "batch read of the last 1 % by time"
-    times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    yield compared(
-        f"{name}, where",
-        times["where"],
-        times["all"],
-        unit="s",
-        goal=TIME_GOAL,
-        smaller_is_better=True,
-    )
-
-
-def by_value(spark: SparkSession, cluster: EmbeddedCluster, bench: Bench, fetch: str) -> Figure:
-    """Compare one in a hundred values with Spark's filter of the same text."""
-    load_so = partial(load, spark, cluster, fetch=fetch)
-    sides = {
-        "where": lambda: seconds(load_so(where=BY_VALUE)),
-        "spark": lambda: seconds(load_so().where(BY_VALUE)),
-    }
-    name = f"batch read of 1 % by value, {fetch}"
-    times = in_turns(name, sides, bench.pairs, warm_ups=WARM_UPS * bench.warm)
-    return compared(
-        name, times["where"], times["spark"], unit="s", goal=WHERE_GOAL, smaller_is_better=True
-    )
-
-
-def load(spark: SparkSession, cluster: EmbeddedCluster, **more: str) -> DataFrame:
-    """Return the topic as options say; a plan of its own."""
-    options = source_options(cluster, **more)
-    return spark.read.format("dafka").options(**options).load()
-
-
-def seconds(frame: DataFrame) -> float:
-    """Return the seconds of a query with its plan."""
+def seconds(
+    spark: SparkSession, cluster: EmbeddedCluster, condition: str = "", **more: str
+) -> float:
+    """Return the seconds of a query with a plan of its own; Spark filters by the condition."""
+    frame = spark.read.format("dafka").options(**source_options(cluster, **more)).load()
+    if condition:
+        frame = frame.where(condition)
     started = time.perf_counter()
     frame.write.format("noop").mode("append").save()
     return time.perf_counter() - started

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks import spark_sessions
-from benchmarks.figures import Figure, compared, in_turns, slower
+from benchmarks.figures import Figure, compared, slower
 from benchmarks.harness import TOPIC, Bench, empty
 from benchmarks.stub_source import FORM
 
@@ -48,9 +48,9 @@ def run(bench: Bench) -> Iterator[Figure]:
             }
             name = f"batch write, acknowledged, {size_bytes} B"
             rest_s = bench.part(REST_S, least=0)
-            rates = in_turns(name, sides, bench.pairs, warm_ups=bench.warm, rest_s=rest_s)
+            rates = bench.in_turns(name, sides, warm_ups=1, rest_s=rest_s)
             reference = slower(rates["counting"], rates["file"])
-            yield compared(name, rates["dafka"], reference, unit="M rows/s", goal=0.5)
+            yield compared(name, rates["dafka"], reference, "M rows/s", goal=0.5)
 
 
 def rows(spark: SparkSession, records: int, size_bytes: int, *, tasks: int) -> DataFrame:

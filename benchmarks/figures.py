@@ -7,7 +7,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 
@@ -48,6 +48,16 @@ class Figure:
         return "noise" if self.high >= self.goal else "NO"
 
 
+def turns(sides: Iterable[str], rounds: int) -> Iterator[str]:
+    """Yield the sides round by round.
+
+    Each goes first in half of the rounds, so that none always finds the machine in the same state.
+    """
+    ordered = list(sides)
+    for number in range(rounds):
+        yield from ordered[:: -1 if number % 2 else 1]
+
+
 def in_turns(
     name: str,
     sides: Mapping[str, Side],
@@ -64,29 +74,22 @@ def in_turns(
         for side, measure in sides.items():
             tell(f"{name}: warm-up of {side}: {measure():.4g}")
     measured: dict[str, list[float]] = {side: [] for side in sides}
-    for index in range(pairs):
-        # Each side goes first in half of the pairs, so that none always finds the machine in the
-        # same state.
-        for side in list(sides)[:: -1 if index % 2 else 1]:
-            time.sleep(rest_s)
-            measured[side].append(sides[side]())
-        last = ", ".join(f"{side} {values[-1]:.4g}" for side, values in measured.items())
-        tell(f"{name}: pair {index + 1} of {pairs}: {last}")
+    for side in turns(sides, pairs):
+        time.sleep(rest_s)
+        measured[side].append(sides[side]())
+        tell(f"{name}: {side}, {len(measured[side])} of {pairs}: {measured[side][-1]:.4g}")
     return measured
 
 
 def compared(
-    name: str,
-    ours: Sequence[float],
-    reference: Sequence[float],
-    *,
-    unit: str,
-    goal: float,
-    smaller_is_better: bool = False,
+    name: str, ours: Sequence[float], reference: Sequence[float], unit: str, goal: float
 ) -> Figure:
-    """Make a figure of two sides that were measured in turns."""
+    """Make a figure of two sides that were measured in turns.
+
+    A larger rate is better, whose unit ends with ``/s``; of everything else less is better.
+    """
     pairs = list(zip(ours, reference, strict=True))
-    ratios = [theirs / mine if smaller_is_better else mine / theirs for mine, theirs in pairs]
+    ratios = [mine / theirs if unit.endswith("/s") else theirs / mine for mine, theirs in pairs]
     low, high = interval(ratios)
     return Figure(
         name,
@@ -99,6 +102,13 @@ def compared(
         goal,
         len(pairs),
     )
+
+
+def limited(
+    name: str, found: Sequence[float], limit: float, unit: str, goal: float = 1.0
+) -> Figure:
+    """Make a figure with a limit as its reference."""
+    return compared(name, found, [limit] * len(found), unit, goal)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket as sockets
-import subprocess
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from typing import Final
 
 import zmq
 
+from benchmarks.processes import started
 from dafka_core.config.node_options import C_LAYOUT, parse_towers
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes.sockets import send_packed
@@ -34,14 +34,8 @@ TOPIC: Final = "flood"
 @contextlib.contextmanager
 def beside(kind: str, tower: str, store: str) -> Iterator[None]:
     """Run a greedy peer."""
-    command = [sys.executable, "-m", "benchmarks.greedy", kind, tower, store]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # it has begun
-        try:
-            yield
-        finally:
-            process.kill()
+    with started([sys.executable, "-m", "benchmarks.greedy", kind, tower, store]):
+        yield
 
 
 class Peer:

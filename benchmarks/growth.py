@@ -26,6 +26,7 @@ from benchmarks.bench_read import source_options
 from benchmarks.figures import tell
 from benchmarks.harness import TOPIC, empty, filled
 from benchmarks.mesh import Child, in_child
+from benchmarks.processes import Cost
 from benchmarks.spark_hosts import seconds_to_read
 from dafka_core import EmbeddedCluster, Producer
 
@@ -44,6 +45,12 @@ class Axis(NamedTuple):
     costs: Callable[[int], Costs]
 
 
+def of_stores() -> Cost:
+    """Return a measurement of the running stores."""
+    pids = processes.stores()
+    return Cost(lambda: pids)
+
+
 def records(count: int) -> Costs:
     """Read one partition of ``count`` records by Spark over Flight, and replay it."""
     with (
@@ -51,32 +58,30 @@ def records(count: int) -> Costs:
         filled(Path(made), count, SIZE_BYTES) as cluster,
         spark_sessions.session() as spark,
     ):
-        [store] = processes.stores()
         read = partial(spark_sessions.read_rate, spark, "dafka", count)
         options = source_options(cluster, fetch="flight")
         read(options)
-        before_s = processes.cpu_s(store)
-        costs = {"bulk read, s": count / read(options) / 1e6}
-        costs["bulk read, CPU s of the store"] = processes.cpu_s(store) - before_s
-        before_s = processes.cpu_s(store)
-        costs["replay, s"] = in_child(seconds_until_all, cluster.tower, count)
-        costs["replay, CPU s of the store"] = processes.cpu_s(store) - before_s
-    return costs
+        with of_stores() as reading:
+            seconds = count / read(options) / 1e6
+        with of_stores() as replay:
+            replay_s = in_child(seconds_until_all, cluster.tower, count)
+    return {
+        "bulk read, s": seconds,
+        "bulk read, CPU s of the store": reading.cpu_s,
+        "replay, s": replay_s,
+        "replay, CPU s of the store": replay.cpu_s,
+    }
 
 
 def record_size(size_bytes: int) -> Costs:
     """Publish 100 MB, or 20 records, of one size."""
     count = max(100_000_000 // max(size_bytes, 100), 20)
-    with empty() as cluster:
-        [store] = processes.stores()
-        before_s = processes.cpu_s(store)
+    with empty() as cluster, of_stores() as cost:
         seconds = in_child(_published_s, cluster.tower, count, size_bytes)
-        return {
-            "publish, us a record": seconds / count * 1e6,
-            "publish, CPU us of the store a record": (processes.cpu_s(store) - before_s)
-            / count
-            * 1e6,
-        }
+    return {
+        "publish, us a record": seconds / count * 1e6,
+        "publish, CPU us of the store a record": cost.cpu_s / count * 1e6,
+    }
 
 
 def partitions(count: int) -> Costs:
@@ -97,31 +102,27 @@ def producers(count: int) -> Costs:
     """Publish a million records by ``count`` producers in one process."""
     each = 1_000_000 // count
     with empty() as cluster:
-        pids = processes.stores()
         child = Child(_published_by_many, cluster.tower, count, each)
         child.pipe.recv()
-        before_s = processes.cpu_s(pids[0])
-        began_s = time.perf_counter()
-        child.pipe.send("begin")
-        cpu_s = child.pipe.recv()
-        costs = {
-            "a million records, s": time.perf_counter() - began_s,
-            "a million records, CPU s of the producers": cpu_s,
-            "a million records, CPU s of the store": processes.cpu_s(pids[0]) - before_s,
-        }
+        with of_stores() as cost:
+            began_s = time.perf_counter()
+            child.pipe.send("begin")
+            cpu_s = child.pipe.recv()
+            seconds = time.perf_counter() - began_s
         child.join()
-        return costs
+    return {
+        "a million records, s": seconds,
+        "a million records, CPU s of the producers": cpu_s,
+        "a million records, CPU s of the store": cost.cpu_s,
+    }
 
 
 def stores(count: int) -> Costs:
     """Publish half a million records that each of ``count`` stores acknowledges."""
-    with EmbeddedCluster(stores=count) as cluster:
-        pids = processes.stores()
-        before_s = sum(map(processes.cpu_s, pids))
+    with EmbeddedCluster(stores=count) as cluster, of_stores() as cost:
         seconds = in_child(_published_s, cluster.tower, 500_000, SIZE_BYTES, count)
-        used_s = sum(map(processes.cpu_s, pids)) - before_s
     os.sync()
-    return {"half a million records, s": seconds, "CPU s of all stores": used_s}
+    return {"half a million records, s": seconds, "CPU s of all stores": cost.cpu_s}
 
 
 def executors(count: int) -> Costs:

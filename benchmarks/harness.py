@@ -6,12 +6,13 @@ import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.figures import Figure, Side, compared, in_turns
 from benchmarks.page_cache import kept
 from dafka_core import EmbeddedCluster
 from dafka_core.model.records import RecordBatch, TopicPartition
@@ -52,6 +53,21 @@ class Bench:
     def part(self, full: int, least: int = 1) -> int:
         """Scale ``full``, which is for ``FULL_RECORDS``."""
         return max(full * self.records // FULL_RECORDS, least)
+
+    def in_turns(
+        self, name: str, sides: Mapping[str, Side], *, warm_ups: int = 0, rest_s: float = 0
+    ) -> dict[str, list[float]]:
+        """Measure sides in turns; return a list of results by side."""
+        warm_ups *= self.warm
+        return in_turns(name, sides, self.pairs, warm_ups=warm_ups, rest_s=rest_s)
+
+    def compare(
+        self, name: str, ours: Side, reference: Side, unit: str, goal: float, *, warm_ups: int = 0
+    ) -> Figure:
+        """Measure two sides in turns, and make their figure."""
+        sides = {"ours": ours, "reference": reference}
+        found = self.in_turns(name, sides, warm_ups=warm_ups)
+        return compared(name, found["ours"], found["reference"], unit, goal)
 
     @contextlib.contextmanager
     def backlog(self, size_bytes: int) -> Iterator[EmbeddedCluster]:

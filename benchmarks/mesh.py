@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import zmq
 
+from benchmarks.processes import started
+
 T = TypeVar("T")
 
 FULL_BYTES = 100_000_000
@@ -104,18 +106,8 @@ def up(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Start a tower and a store in a process; yield its id and its ready line."""
     command = [sys.executable, "-m", program, "up", "--dir", str(directory), *ANY_PORTS, *flags]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[1],
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            yield process.pid, json.loads(line.removeprefix(b"READY "))
-        finally:
-            process.terminate()
+    with started(command, subprocess.DEVNULL) as (pid, line):
+        yield pid, json.loads(line.removeprefix("READY "))
 
 
 def in_child(function: Callable[..., T], *arguments: object) -> T:

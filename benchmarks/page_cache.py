@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.processes import repeated
 
 STEP_BYTES = 2 << 20  # one byte of each huge page, as in a file that has just been written
 
@@ -25,18 +26,6 @@ milliseconds."""
 def kept(file: Path) -> Iterator[None]:
     """Keep the file in memory during the context, if it fits."""
     with file.open("rb") as opened:
-        mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-    done = threading.Event()
-    toucher = threading.Thread(target=_touch, args=(mapped, done), name="keeps the page cache")
-    toucher.start()
-    try:
+        octets = np.frombuffer(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
+    with repeated(octets[::STEP_BYTES].max, PAUSE_S):
         yield
-    finally:
-        done.set()
-        toucher.join()
-
-
-def _touch(mapped: mmap.mmap, done: threading.Event) -> None:
-    octets = np.frombuffer(mapped, np.uint8)
-    while not done.wait(PAUSE_S):
-        octets[::STEP_BYTES].max()

@@ -1,16 +1,18 @@
-"""Memory and CPU of other processes, from Linux's ``/proc``."""
+"""Other processes, and threads: started for a while, and their memory and CPU from ``/proc``."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
+
+ROOT = Path(__file__).parents[1]
 
 WORKER = "spark.daemon pyspark."
 STORE = "dafka_core.cli store"
@@ -93,12 +95,39 @@ def open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+@contextlib.contextmanager
+def started(command: Sequence[str], stderr: int | None = None) -> Iterator[tuple[int, str]]:
+    """Run a program meanwhile; yield its process id and the first line that it prints."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.pid, process.stdout.readline()
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def repeated(work: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """Do some work again and again in a thread meanwhile."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(pause_s):
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 class Sampler(ABC):
     """Looks at processes at intervals during the context."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
 
     @abstractmethod
     def look(self) -> None:
@@ -106,22 +135,13 @@ class Sampler(ABC):
 
     def __enter__(self) -> Self:
         self.look()
-        self._thread.start()
+        self._looking = contextlib.ExitStack()
+        self._looking.callback(self.look)
+        self._looking.enter_context(repeated(self.look, INTERVAL_S))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        self.look()
-
-    def _watch(self) -> None:
-        while not self._done.wait(INTERVAL_S):
-            self.look()
+    def __exit__(self, *error: object) -> None:
+        self._looking.close()
 
 
 class Peaks(Sampler):
@@ -132,7 +152,6 @@ class Peaks(Sampler):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.worker_mb = 0.0
         self.worker_private_mb = 0.0
         self.store_private_mb = 0.0
@@ -153,7 +172,6 @@ class Cost(Sampler):
     """
 
     def __init__(self, pids: Callable[[], list[int]]) -> None:
-        super().__init__()
         self._pids = pids
         self._cpu_s: dict[int, float] = {}
         self._before_s: float | None = None

@@ -13,8 +13,6 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.bare_file import FileSource
-from benchmarks.bare_flight_server import FlightSource
 from benchmarks.stub_source import StubSource
 
 SLOTS = 2  # tasks that run at a time
@@ -54,8 +52,6 @@ def session(
     try:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(StubSource)
-        spark.dataSource.register(FlightSource)
-        spark.dataSource.register(FileSource)
         yield spark
     finally:
         spark.stop()

@@ -61,6 +61,7 @@ class StubSource(DataSource):
     """Options: ``rows`` in all, ``batch`` rows in a batch, ``size`` of a value in bytes, ``tasks``.
 
     Streams also take ``limit``: rows in a micro-batch. With ``keyed`` there are keys and headers.
+    With ``file`` or ``location`` batch queries read values from there.
     """
 
     @classmethod
@@ -74,6 +75,14 @@ class StubSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
+        if "file" in self.options:
+            from benchmarks.bare_file import FileReader
+
+            return FileReader(self.options)
+        if "location" in self.options:
+            from benchmarks.bare_flight_server import FlightReader
+
+            return FlightReader(self.options)
         return StubReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -89,17 +98,14 @@ class StubSource(DataSource):
         return CountingStreamWriter()
 
 
-class StubReader(DataSourceReader):
-    """Returns precomputed batches."""
+class PrebuiltReader:
+    """Returns precomputed batches, in batch and streaming queries."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._rows = int(options["rows"])
         self._shape = int(options["batch"]), int(options["size"]), "keyed" in options
         self._tasks = int(options["tasks"])
-
-    def partitions(self) -> list[InputPartition]:
-        """Divide the rows into equal parts."""
-        return list(shares(self._rows, self._tasks))
+        self._limit = int(options.get("limit", self._rows))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the partition's rows."""
@@ -107,14 +113,16 @@ class StubReader(DataSourceReader):
         return taken(prebuilt(*self._shape), partition.count)
 
 
-class StubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Returns them in micro-batches; its offset is the number of rows."""
+class StubReader(PrebuiltReader, DataSourceReader):
+    """Returns all rows at once."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._rows = int(options["rows"])
-        self._shape = int(options["batch"]), int(options["size"])
-        self._tasks = int(options["tasks"])
-        self._limit = int(options["limit"])
+    def partitions(self) -> list[InputPartition]:
+        """Divide the rows into equal parts."""
+        return list(shares(self._rows, self._tasks))
+
+
+class StubStreamReader(PrebuiltReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Returns them in micro-batches; its offset is the number of rows."""
 
     def initialOffset(self) -> dict[str, int]:
         """Nothing is read yet."""
@@ -135,13 +143,8 @@ class StubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Divide a micro-batch's rows into equal parts."""
         return shares(end["rows"] - start["rows"], self._tasks)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's rows."""
-        assert isinstance(partition, Rows)
-        return taken(prebuilt(*self._shape), partition.count)
 
-
-class CountingWriter(DataSourceArrowWriter):
+class Counter:
     """Counts rows."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
@@ -149,12 +152,12 @@ class CountingWriter(DataSourceArrowWriter):
         return Counted(sum(batch.num_rows for batch in iterator))
 
 
-class CountingStreamWriter(DataSourceStreamArrowWriter):
-    """Counts the rows of micro-batches."""
+class CountingWriter(Counter, DataSourceArrowWriter):
+    """Counts the rows of a batch query."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """Return a task's number of rows."""
-        return Counted(sum(batch.num_rows for batch in iterator))
+
+class CountingStreamWriter(Counter, DataSourceStreamArrowWriter):
+    """Counts the rows of micro-batches."""
 
 
 def shares(rows: int, tasks: int) -> list[Rows]:

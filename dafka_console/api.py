@@ -203,9 +203,8 @@ def audit_trail(
     for each in browsing.last(clients, snapshot, tp, MOST_BATCHES + 1):
         content = each.value or b""
         row: dict[str, Any] = {"offset": each.offset, "time_us": each.timestamp_us}
-        if (record := parsed_record(content)) is None:
-            row["chain"] = "no record"
-        else:
+        row["chain"] = "no record"
+        if (record := parsed_record(content)) is not None:
             chain = "begins"
             if before is not None:
                 chain = "holds" if record.previous == chained(before) else "broken"
@@ -216,13 +215,7 @@ def audit_trail(
                 "source": record.source,
                 "chain": chain,
                 "ranges": [
-                    {
-                        "topic": escape(part.topic),
-                        "partition": escape(part.partition),
-                        "start": part.start,
-                        "end": part.end,
-                        "digest": part.digest[:200],
-                    }
+                    {**part._asdict(), **_place(part), "digest": part.digest[:200]}
                     for part in record.ranges[:50]
                 ],
             }
@@ -605,8 +598,7 @@ class Api:
                 staged += [
                     {
                         "store": escape(client.location.store),
-                        "topic": escape(each.topic),
-                        "partition": escape(each.partition),
+                        **_place(each),
                         "records": each.end - each.start,
                         "bytes": each.size_bytes,
                         "last_us": each.staged_at_us,
@@ -709,10 +701,8 @@ def _window(request: Request) -> Window:
 
 
 def _lag(lag: PartitionLag) -> dict[str, Any]:
-    return {
-        "topic": escape(lag.topic),
-        "partition": escape(lag.partition),
-        "position": lag.position,
-        "end": lag.end,
-        **behind(lag),
-    }
+    return {**_place(lag), "position": lag.position, "end": lag.end, **behind(lag)}
+
+
+def _place(part: Any) -> dict[str, str]:
+    return {"topic": escape(part.topic), "partition": escape(part.partition)}

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -299,42 +300,45 @@ def page(
     The page ends early after ``SEARCH_S`` seconds, perhaps without a record.
     """
     most, parts = max(1, min(most, MOST_RECORDS)), [*view.parts]
+    unshown: list[list[tuple[float, Record]]] = [[] for _ in parts]
+    """Records of each part that are read, with their places, oldest first."""
     found: list[Record] = []
     size = held = reads = 0
 
-    def newest(number: int) -> Iterator[tuple[float, int, Record | None, Part]]:
-        """Yield each record of a part, and what then remains of it; no record before a read."""
-        nonlocal held
-        while (part := parts[number]).start < part.stop:
-            yield -part.latest_us, number, None, part
-            places, rest = _read(clients, snapshot, part, view.matcher)
-            if places and held + sum(_size(each) for _, each in places) > MOST_PAGE_BYTES:
-                places = places[-1:]  # the others are read again
-                place_us, record = places[0]
-                rest = part._replace(latest_us=place_us, stop=record.offset)
-            held += sum(_size(each) for _, each in places)
-            rests = [rest]
-            for place_us, record in places:
-                rests.append(part._replace(latest_us=place_us, stop=record.offset + 1))
-            parts[number] = rests.pop()
-            for (place_us, record), rest in reversed([*zip(places, rests, strict=True)]):
-                yield -place_us, number, record, rest
+    def left(number: int) -> Part:
+        """Return what remains of a part, with the records that are not shown."""
+        if not unshown[number]:
+            return parts[number]
+        place_us, record = unshown[number][-1]
+        return parts[number]._replace(latest_us=place_us, stop=record.offset + 1)
 
     with turns:
         deadline = time.monotonic() + SEARCH_S
-        merged = heapq.merge(*map(newest, range(len(parts))), key=lambda each: each[0])
-        for _, number, record, rest in merged:
-            if record is None:
-                if reads and time.monotonic() >= deadline:
-                    break
-                reads += 1
-                continue
-            found.append(record)
-            parts[number] = rest
-            size, held = size + _size(record), held - _size(record)
-            if len(found) >= most or size >= MOST_PAGE_BYTES:
+        newest = [(-part.latest_us, number) for number, part in enumerate(parts)]
+        heapq.heapify(newest)
+        while newest and len(found) < most and size < MOST_PAGE_BYTES:
+            _, number = newest[0]
+            if unshown[number]:
+                _, record = unshown[number].pop()
+                found.append(record)
+                size, held = size + _size(record), held - _size(record)
+            elif reads and time.monotonic() >= deadline:
                 break
-    return found, view._replace(parts=tuple(part for part in parts if part.start < part.stop))
+            else:
+                reads += 1
+                places, rest = _read(clients, snapshot, parts[number], view.matcher)
+                if places and held + sum(_size(each) for _, each in places) > MOST_PAGE_BYTES:
+                    places = places[-1:]  # the others are read again
+                    rest = parts[number]._replace(latest_us=places[0][0], stop=places[0][1].offset)
+                held += sum(_size(each) for _, each in places)
+                parts[number], unshown[number] = rest, places
+            part = left(number)
+            if part.start < part.stop:
+                heapq.heapreplace(newest, (-part.latest_us, number))
+            else:
+                heapq.heappop(newest)
+    remaining = tuple(left(number) for _, number in sorted(newest, key=itemgetter(1)))
+    return found, view._replace(parts=remaining)
 
 
 def last(

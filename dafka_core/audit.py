@@ -21,9 +21,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
-from dafka_core.errors import DafkaError, DataLossError
+from dafka_core.errors import ConfigError, DafkaError, DataLossError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.names import AUDIT_TOPIC, escape
@@ -33,6 +33,8 @@ from dafka_core.queries import query_progress
 from dafka_core.queries.checkpoint import Checkpoint
 from dafka_core.queries.query_progress import is_partition_of
 from dafka_core.security.permissions import EVERYBODY, Permissions
+
+T = TypeVar("T")
 
 
 class AuditedRange(NamedTuple):
@@ -102,17 +104,15 @@ def read_contents(
 # -- verification ----------------------------------------------------------------------------------
 
 PROVED: Final = "proved"
-TRIMMED: Final = "trimmed"
-"""The stores have deleted some of its rows."""
+TRIMMED: Final = "trimmed"  # the stores have deleted some of its rows
+# Spark only cut the query's state into other partitions, and called no sink.
 REPARTITIONED: Final = "repartitioned"
-"""Spark only cut the query's state into other partitions, and called no sink."""
 WRONG: Final = "wrong"
 
 SAME: Final = "same"
-GONE: Final = "gone"
-"""Spark has deleted the batch's offsets."""
+GONE: Final = "gone"  # Spark has deleted the batch's offsets
 UNKNOWN: Final = "unknown"
-"""As a source: the sink did not know the checkpoint.  As a state: see ``_Chain.skip``."""
+"""As a source: the sink did not know the checkpoint.  As a state: see ``_Chain.append``."""
 
 Recompute = Callable[[int], RowDigest]
 """Computes the rows of a batch again, from the source's records at its offsets."""
@@ -173,8 +173,12 @@ def verified(
                     source = _source(checkpoint, record)
                     digest = _rows(stores, record)
                     if recompute and source != GONE:
-                        _compare(recompute(record.batch), digest, "recomputed from its source are")
-                        is_recomputed = True
+                        made = _unless_gone(checkpoint, record.batch, recompute)
+                        if made is None:
+                            source = GONE
+                        else:
+                            _compare(made, digest, "recomputed from its source are")
+                            is_recomputed = True
             except _Wrong as wrong:
                 state, why = wrong.state, str(wrong)
             batch = chain.next_batch if record is None else record.batch
@@ -216,27 +220,25 @@ class _Stores:
     def contents(self, query_id: str, partition: str) -> Iterator[bytes]:
         """Return the records that the sink has written for a query."""
         found = [
-            tp for tp in self._heads_of(AUDIT_TOPIC) if is_partition_of(query_id, tp.partition)
+            tp
+            for tp in self._heads_of(AUDIT_TOPIC)
+            if is_partition_of(query_id, tp.partition) and partition in ("", tp.partition)
         ]
-        found = [tp for tp in found if partition in ("", tp.partition)]
-        why = ""
-        if not found:
-            why = "no store has a record of its batches; sinks with option audit = true write them"
-        elif len(found) > 1:
+        why = "no store has a record of its batches; sinks with option audit = true write them"
+        if len(found) > 1:
             names = " and ".join(sorted(escape(tp.partition) for tp in found))
             why = (
                 f"several keys have written records of it, to partitions {names}; choose with "
                 "--partition the one with the same first 12 digits as the query's partitions"
             )
-        else:
+        elif found:
             (tp,) = found
             # Stores keep records for different times.
             client, info = max(self._held(tp), key=lambda each: (each[1].end, -each[1].earliest))
-            if info.earliest:
-                why = "its first records are trimmed"
-        if why:
-            raise DafkaError(f"query {query_id} cannot be verified: {why}")
-        return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
+            if not info.earliest:
+                return read_contents(client, tp, 0, info.end, timeout_s=self._timeout_s)
+            why = "its first records are trimmed"
+        raise DafkaError(f"query {query_id} cannot be verified: {why}")
 
     def end(self, tp: TopicPartition) -> int:
         """Return the end offset of a partition."""
@@ -253,7 +255,9 @@ class _Stores:
             with suppress(DataLossError):
                 found += client.digests([(*tp, "", start, end)], timeout_s=self._timeout_s)
         if not found:
-            if any(info.earliest > start for _, info in held):
+            if has_all:  # until a moment ago
+                self._heads.pop(tp.topic)
+            if any(info.earliest > start for _, info in self._held(tp)):
                 raise _Wrong(f"{tp}: offsets {start} to {end} are trimmed in part", TRIMMED)
             raise _Wrong(f"{tp}: no store has offsets {start} to {end}")
         if any(each != found[0] for each in found):
@@ -286,14 +290,27 @@ class _Chain:
         self._ends: dict[TopicPartition, int] = {}
 
     def append(self, content: bytes, record: AuditRecord) -> Iterator[VerifiedBatch]:
-        """Take the next record; yields the batches before it that need none, or raises _Wrong."""
+        """Take the next record; yields the batches before it that need none, or raises _Wrong.
+
+        Spark calls no sink for a batch that repartitions state.  It deletes the offsets of old
+        batches, so of these it is unknown; the chain proves that no record was removed.
+        """
         if record.query != self._checkpoint.query_id:
             raise _Wrong(f"the record is of query {record.query}")
         if record.previous != chained(self._content):
             raise _Wrong("its record does not follow the previous one: one is missing or changed")
         if self._first is None:
             self._first = self.next_batch = record.batch
-        yield from self.skip(record.batch)
+        planned = self._checkpoint.planned
+        if planned and self.next_batch <= planned[0] and self.next_batch < record.batch:
+            last = min(record.batch - 1, planned[0])
+            why = (
+                f"batches {self.next_batch} to {last} have no record, and Spark has deleted their "
+                "offsets: they repartitioned state, or ran without option audit"
+            )
+            yield VerifiedBatch(last, UNKNOWN, 0, GONE, False, why)
+            self.next_batch = last + 1
+        yield from self._repartitions(record.batch)
         if record.batch != self.next_batch:
             raise _Wrong(f"its record is at the position of that of batch {self.next_batch}")
         for each in record.ranges:
@@ -302,23 +319,6 @@ class _Chain:
                 raise _Wrong(f"{each.tp} begins at {each.start}, not at {end}")
             self._ends[each.tp] = each.end
         self._content, self.next_batch = content, record.batch + 1
-
-    def skip(self, end: int) -> Iterator[VerifiedBatch]:
-        """Advance towards batch ``end`` over batches without a record, as far as they need none.
-
-        Spark calls no sink for a batch that repartitions state.  It deletes the offsets of old
-        batches, so of these it is unknown; the chain proves that no record was removed.
-        """
-        planned = self._checkpoint.planned
-        if planned and self.next_batch <= planned[0] and self.next_batch < end:
-            last = min(end - 1, planned[0])
-            why = (
-                f"batches {self.next_batch} to {last} have no record, and Spark has deleted their "
-                "offsets: they repartitioned state, or ran without option audit"
-            )
-            yield VerifiedBatch(last, UNKNOWN, 0, GONE, False, why)
-            self.next_batch = last + 1
-        yield from self._repartitions(end)
 
     def _repartitions(self, end: int) -> Iterator[VerifiedBatch]:
         while self.next_batch < end and self._checkpoint.is_repartition(self.next_batch):
@@ -342,14 +342,31 @@ class _Chain:
 
 def _source(checkpoint: Checkpoint, record: AuditRecord) -> str:
     """Compare a batch's source offsets with the checkpoint's; raises _Wrong."""
-    number = record.batch
-    if number not in checkpoint.planned or (number and number - 1 not in checkpoint.planned):
+    if not _is_planned(checkpoint, record.batch):
         return GONE
     if not record.source:
         return UNKNOWN
-    if checkpoint.source_digest(number) != record.source:
+    digest = _unless_gone(checkpoint, record.batch, checkpoint.source_digest)
+    if digest is None:
+        return GONE
+    if digest != record.source:
         raise _Wrong("it was written from other source offsets than those in the checkpoint")
     return SAME
+
+
+def _is_planned(checkpoint: Checkpoint, batch: int) -> bool:
+    """Return whether the checkpoint has the offsets where a batch begins and ends."""
+    return {max(batch - 1, 0), batch} <= {*checkpoint.planned}
+
+
+def _unless_gone(checkpoint: Checkpoint, batch: int, work: Callable[[int], T]) -> T | None:
+    """Return a result for a batch; None if Spark, which runs, has deleted its offsets meanwhile."""
+    try:
+        return work(batch)
+    except ConfigError:
+        if _is_planned(Checkpoint.read(str(checkpoint.path)), batch):
+            raise
+        return None
 
 
 def _rows(stores: _Stores, record: AuditRecord) -> RowDigest:

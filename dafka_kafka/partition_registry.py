@@ -48,7 +48,7 @@ from enum import Enum
 from math import inf
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from dafka_core.errors import ClosedError, DafkaError, ProducerFencedError
 from dafka_core.model.epochs import MAX_END
@@ -103,6 +103,7 @@ class Proposal:
 
 PROPOSED: Final = "a change is proposed, and a majority of the stores is here"
 TOO_FEW: Final = "a change is proposed, and a majority is away for 5 s"
+UNCHANGED: Final = "the changes need no record, and everything is committed"
 ELECTED: Final = "enough stores have promised"
 ACKNOWLEDGED: Final = "a majority and its own store have its records"
 FENCED: Final = "another gateway becomes the producer"
@@ -131,33 +132,30 @@ class LeaseState(Enum):
     COMMITTING = "a majority has its changes, and the commit record is on its way"
 
 
-class Transition(NamedTuple):
-    """The next state, or that and another one if there is nothing to write; and the action."""
+_LOST: Final = {FENCED: (LeaseState.FOLLOWING, RETRY), OVERDUE: (LeaseState.FOLLOWING, REFUSE)}
 
-    then: tuple[LeaseState, ...]
-    action: str
-
-
-_FOLLOWING, _LEASED = (LeaseState.FOLLOWING,), (LeaseState.LEASED,)
-_LOST: Final = {FENCED: Transition(_FOLLOWING, RETRY), OVERDUE: Transition(_FOLLOWING, REFUSE)}
-
-LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, Transition]]] = {
+LEASE_TABLE: Final[Mapping[LeaseState, Mapping[str, tuple[LeaseState, str]]]] = {
     LeaseState.FOLLOWING: {
-        PROPOSED: Transition((LeaseState.ELECTING,), ELECT),
-        TOO_FEW: Transition(_FOLLOWING, REFUSE),
+        PROPOSED: (LeaseState.ELECTING, ELECT),
+        TOO_FEW: (LeaseState.FOLLOWING, REFUSE),
     },
-    LeaseState.ELECTING: {ELECTED: Transition((LeaseState.LEASING,), LEASE), **_LOST},
-    LeaseState.LEASING: {ACKNOWLEDGED: Transition(_LEASED, PLAN), **_LOST},
+    LeaseState.ELECTING: {ELECTED: (LeaseState.LEASING, LEASE), **_LOST},
+    LeaseState.LEASING: {ACKNOWLEDGED: (LeaseState.LEASED, PLAN), **_LOST},
     LeaseState.LEASED: {
-        PROPOSED: Transition((LeaseState.WRITING, LeaseState.LEASED), ASSIGN),
-        TOO_FEW: Transition(_FOLLOWING, REFUSE),
-        FENCED: Transition(_FOLLOWING, RETRY),
-        IDLE: Transition(_FOLLOWING, GIVE_UP),
+        PROPOSED: (LeaseState.WRITING, ASSIGN),
+        TOO_FEW: (LeaseState.FOLLOWING, REFUSE),
+        FENCED: (LeaseState.FOLLOWING, RETRY),
+        IDLE: (LeaseState.FOLLOWING, GIVE_UP),
     },
-    LeaseState.WRITING: {ACKNOWLEDGED: Transition((LeaseState.COMMITTING,), COMMIT), **_LOST},
-    LeaseState.COMMITTING: {ACKNOWLEDGED: Transition(_LEASED, COMPLETE), **_LOST},
+    LeaseState.WRITING: {
+        UNCHANGED: (LeaseState.LEASED, COMPLETE),
+        ACKNOWLEDGED: (LeaseState.COMMITTING, COMMIT),
+        **_LOST,
+    },
+    LeaseState.COMMITTING: {ACKNOWLEDGED: (LeaseState.LEASED, COMPLETE), **_LOST},
 }
-"""Transitions by state and event; any other event refuses the proposals and gives up the lease."""
+"""The next state and the action, by state and event; any other event refuses the proposals and
+gives up the lease."""
 
 STORES_S: Final = 5.0  # time for stores to answer, or to write a record
 
@@ -195,10 +193,6 @@ class RegistryProducer(Protocol):
         """End this life; raise DafkaError if records are not acknowledged."""
 
 
-NOTHING_TO_WRITE: Final = object()
-"""The result of an action that takes the second of two next states."""
-
-
 class RegistryLease:
     """A gateway's part in the agreement, without threads and sockets; ``step`` does what is due.
 
@@ -225,11 +219,12 @@ class RegistryLease:
         self._acks = 0  # of the producer
         self._proposals: deque[Proposal] = deque()
         self._written: list[Proposal] = []  # proposals whose records are not committed yet
+        self._is_unchanged = False  # these need no records
         self._now = self._since = self._backoff_s = 0.0
         self._lost_at = -inf  # time at which another gateway has become the producer
         self._tries = 0
         self._failure: RefusedError | None = None
-        self._actions: Mapping[str, Callable[[], object]] = {
+        self._actions: Mapping[str, Callable[[], None]] = {
             ELECT: self._become_producer,
             LEASE: self._write_lease,
             PLAN: lambda: None,
@@ -280,10 +275,10 @@ class RegistryLease:
         self._refuse()
 
     def _on(self, event: str) -> None:
-        then, action = LEASE_TABLE[self.state].get(event, Transition(_FOLLOWING, REFUSE))
+        then, action = LEASE_TABLE[self.state].get(event, (LeaseState.FOLLOWING, REFUSE))
         self._since = self._now
-        is_second = self._actions[action]() is NOTHING_TO_WRITE
-        self.state = then[is_second]
+        self._actions[action]()
+        self.state = then
 
     def _event(self) -> str | None:
         state, producer = self.state, self.producer
@@ -298,6 +293,8 @@ class RegistryLease:
         elif state is LeaseState.LEASED:
             is_idle = not self._proposals and self._now >= self._since + IDLE_S
             return IDLE if is_idle or self._acks != self.majority else self._beginning()
+        elif state is LeaseState.WRITING and self._is_unchanged:
+            return UNCHANGED
         elif role.acknowledged >= end and self._log.has(role.epoch.life, end):
             return ACKNOWLEDGED
         return OVERDUE if self._now >= self._since + STORES_S else None
@@ -325,7 +322,7 @@ class RegistryLease:
     def _write_lease(self) -> None:
         self._publish([RegistryRecord(lease=secrets.token_hex(16))])
 
-    def _assign(self) -> object:
+    def _assign(self) -> None:
         assert self.producer is not None
         end = self.producer.role.acknowledged
         table = self._log.read(end)
@@ -340,13 +337,9 @@ class RegistryLease:
                 proposal.change(pending)
             except RefusedError as error:
                 proposal.complete(error)
-        records = pending.records
-        if not records and self._log.unsettled_since is None:
-            self._complete()
-            return NOTHING_TO_WRITE
-        if records:
-            self._publish(records)
-        return None
+        self._is_unchanged = not pending.records and self._log.unsettled_since is None
+        if pending.records:
+            self._publish(pending.records)
 
     def _commit(self) -> None:
         assert self.producer is not None

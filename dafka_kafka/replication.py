@@ -175,23 +175,24 @@ class Replication:
         assert self._registry is not None
         return REGISTRY in heads and self._registry.confirms(lead, heads[REGISTRY])
 
-    def _has_leaders(self) -> bool:
-        return self._registry is None or bool(self._registry.table.leads)
+    def wanted_topics(self, waited: set[str]) -> set[str] | None:
+        """Return the topics to ask other stores about, those ``waited`` for; None for all.
+
+        The high watermarks of leaders need all.
+        """
+        return waited if self._registry is not None and not self._registry.table.leads else None
 
     def _follow(self, store: str, locations: tuple[str, ...]) -> _FollowedStore:
         with self._lock:
             followed = self._followed.get(store)
             if followed is None or not followed.is_at(locations):
                 place = StoreLocation(store, locations)
-                made = _FollowedStore(place, self._keys, self._report, self._has_leaders)
+                made = _FollowedStore(place, self._keys, self)
                 if followed is not None:
                     followed.close()
                     made.heads = dict(followed.heads)
                 followed = self._followed[store] = made
             return followed
-
-    def _report(self, changed: Collection[TopicPartition]) -> None:
-        self.on_reported(changed)
 
 
 def _voters(others: Collection[str], lead: Lead | None) -> set[str]:
@@ -210,19 +211,12 @@ class _FollowedStore:
         heads: empty before it has reported them. They stay while it is away.
     """
 
-    def __init__(
-        self,
-        place: StoreLocation,
-        keys: KeyFiles,
-        report: Callable[[Collection[TopicPartition]], object],
-        is_whole: Callable[[], bool],
-    ) -> None:
+    def __init__(self, place: StoreLocation, keys: KeyFiles, owner: Replication) -> None:
         self.heads: dict[TopicPartition, PartitionInfo] = {}
         self.lock = threading.Lock()
         self._place = place
         self._keys = keys
-        self._report = report
-        self._is_whole = is_whole
+        self._owner = owner
         self._waits: list[tuple[Callable[[Heads], bool], Future[None], set[str]]] = []
         self._used_s = -inf
         self._thread: threading.Thread | None = None
@@ -257,15 +251,14 @@ class _FollowedStore:
 
     def _run(self) -> None:
         with StoreClient(self._place, self._keys) as client:
-            cursor, topics = "", set[str]()
-            is_whole = False
+            cursor, waited = "", set[str]()
+            asked: set[str] | None = None
             while self._is_used():
-                wanted, was_whole = self._wanted_topics(), is_whole
-                is_whole = self._is_whole()
-                if is_whole != was_whole or not wanted <= topics:
-                    topics, cursor = topics | wanted, ""  # a new topic needs a complete list again
+                waited = waited | self._waited_topics()
+                before, asked = asked, self._owner.wanted_topics(waited)
+                if asked != before:
+                    cursor = ""  # a new topic needs a complete list again
                 try:
-                    asked = None if is_whole else topics
                     news = client.watch(asked, cursor, wait_s=POLL_S, timeout_s=ANSWER_S)
                     changed = {head.tp: head for head in news.heads}
                     with self.lock:
@@ -273,7 +266,7 @@ class _FollowedStore:
                         self.heads.update(changed)
                         self._waits = [each for each in self._waits if not self._is_over(*each[:2])]
                     if changed:
-                        self._report(changed.keys())
+                        self._owner.on_reported(changed.keys())
                     cursor = news.cursor
                 except DafkaError as error:  # also of this store's log, which may be closed by now
                     cursor = ""
@@ -286,7 +279,7 @@ class _FollowedStore:
                 future.set_result(None)
         return is_over
 
-    def _wanted_topics(self) -> set[str]:
+    def _waited_topics(self) -> set[str]:
         with self.lock:
             return {topic for _, _, topics in self._waits for topic in topics}
 

@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -43,6 +44,8 @@ from dafka_spark.option_types import parse_duration_ms
 from dafka_spark.options import SinkOptions, SourceOptions
 
 # Arguments
+
+TOPICS = "the topic to read, or several separated by commas"
 
 
 class JobParser(argparse.ArgumentParser):
@@ -76,35 +79,33 @@ class JobParser(argparse.ArgumentParser):
         return arguments
 
 
+def add_option(
+    parser: argparse.ArgumentParser,
+    flag: str,
+    metavar: str,
+    meaning: str,
+    parse: Callable[[str], Any] = str,
+    default: Any = None,
+    **more: Any,
+) -> None:
+    """Add an option with a value; its help shows the default."""
+    shown = meaning if default is None else f"{meaning} (default: %(default)s)"
+    parser.add_argument(flag, metavar=metavar, help=shown, type=parse, default=default, **more)
+
+
 def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None = None) -> None:
     """Add the arguments of all jobs that are streaming queries; ``query_name`` is a default."""
-    parser.add_argument(
-        "--checkpoint",
-        required=True,
-        type=path,
-        metavar="DIR",
-        help="directory of the query's progress, from which the next run continues",
-    )
-    parser.add_argument(
-        "--starting-offsets",
-        default="earliest",
-        metavar="WHERE",
-        help="where a new checkpoint starts: earliest, latest, latest-100, a time, an age "
-        "(--starting-offsets=-10m) or JSON (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-offsets-per-trigger",
-        type=positive,
-        metavar="N",
-        help="maximum number of records in a batch (default: those in 4 GiB)",
-    )
-    parser.add_argument(
-        "--query-name",
-        default=query_name,
-        metavar="NAME",
-        help="report the query's progress under this name, to dafka lag and the console "
-        f"(default: {query_name or 'no report'})",
-    )
+    add = partial(add_option, parser)
+    progress = "directory of the query's progress, from which the next run continues"
+    add("--checkpoint", "DIR", progress, path, required=True)
+    where = "where a new checkpoint starts: earliest, latest, latest-100, a time, an age "
+    where += "(--starting-offsets=-10m) or JSON"
+    add("--starting-offsets", "WHERE", where, default="earliest")
+    most = "maximum number of records in a batch (default: those in 4 GiB)"
+    add("--max-offsets-per-trigger", "N", most, positive)
+    report = "report the query's progress under this name, to dafka lag and the console"
+    report += "" if query_name else " (default: no report)"
+    add("--query-name", "NAME", report, default=query_name)
     parser.add_argument(
         "--available-now",
         action="store_true",
@@ -116,7 +117,7 @@ def add_query_arguments(parser: argparse.ArgumentParser, query_name: str | None 
 def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--topic`` and ``--topic-pattern``, of which a job needs one."""
     topics = parser.add_mutually_exclusive_group(required=True)
-    topics.add_argument("--topic", help="the topic to read, or several separated by commas")
+    topics.add_argument("--topic", help=TOPICS)
     topics.add_argument(
         "--topic-pattern", metavar="REGEX", help="all topics with matching names, later ones too"
     )

@@ -32,6 +32,7 @@ from dafka_core.system.files import make_directory, move
 from dafka_spark.job_support import (
     JobParser,
     Key,
+    add_option,
     add_query_arguments,
     add_topic_arguments,
     build_session,
@@ -245,20 +246,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "Keep topics as Parquet files, one for each topic and day, every record exactly once."
     )
     add_topic_arguments(parser)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=directory,
-        metavar="DIR",
-        help="the directory of the files, which all executors share",
-    )
-    parser.add_argument(
-        "--every",
-        type=duration_ms,
-        default="10m",
-        metavar="TIME",
-        help="interval of writes, of the files of days with new records (default: %(default)s)",
-    )
+    files = "the directory of the files, which all executors share"
+    add_option(parser, "--output", "DIR", files, directory, required=True)
+    every = "interval of writes, of the files of days with new records"
+    add_option(parser, "--every", "TIME", every, duration_ms, "10m")
     add_query_arguments(parser)
     return parser.parse(argv)
 

@@ -12,13 +12,22 @@ import argparse
 import datetime as dt
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from dafka_core.model.name_limits import what_there_is
 from dafka_core.model.names import QUERIES_TOPIC, escape, quoted
-from dafka_spark.job_support import JobError, JobParser, build_session, path, print_json, run_job
+from dafka_spark.job_support import (
+    JobError,
+    JobParser,
+    add_option,
+    build_session,
+    path,
+    print_json,
+    run_job,
+)
 from dafka_spark.metadata import LAG, QUERIES
 from dafka_spark.options import SourceOptions
 
@@ -78,28 +87,18 @@ def _source(arguments: argparse.Namespace) -> dict[str, str]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the job's arguments."""
     parser = JobParser("Report the lag of streaming queries, as a table and as files.")
-    parser.add_argument("--query", metavar="NAME", help="only this query (default: all)")
+    add = partial(add_option, parser)
+    add("--query", "NAME", "only this query (default: all)")
     parser.add_argument(
         "--partitions", action="store_true", help="a row for each partition that a query reads"
     )
-    parser.add_argument(
-        "--output", type=path, metavar="DIR", help="add a file to this directory, too"
-    )
-    parser.add_argument(
-        "--format",
-        choices=("parquet", "json"),
-        default="parquet",
-        help="the file's format (default: %(default)s)",
-    )
+    add("--output", "DIR", "add a file to this directory, too", path)
+    formats = ("parquet", "json")
+    add("--format", "{parquet,json}", "the file's format", default="parquet", choices=formats)
     parser.add_argument(
         "--json", action="store_true", help="print a JSON object for each row, and no table"
     )
-    parser.add_argument(
-        "--progress-topic",
-        default=QUERIES_TOPIC,
-        metavar="TOPIC",
-        help="where queries report (default: %(default)s)",
-    )
+    add("--progress-topic", "TOPIC", "where queries report", default=QUERIES_TOPIC)
     return parser.parse(argv)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Self
 
@@ -33,6 +34,7 @@ from dafka_spark.job_support import (
     JobError,
     JobParser,
     Key,
+    add_option,
     add_query_arguments,
     add_topic_arguments,
     build_session,
@@ -209,33 +211,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the job's arguments."""
     parser = JobParser("Copy topics to another cluster, as they are, every record exactly once.")
     add_topic_arguments(parser)
-    parser.add_argument(
-        "--to-tower",
-        required=True,
-        metavar="HOST[:SUB:PUB]",
-        help="the other cluster's tower, or several separated by commas",
-    )
-    parser.add_argument(
-        "--to-topic",
-        type=topic_name,
-        metavar="TOPIC",
-        help="the copy's name, of one topic (default: the same name)",
-    )
-    parser.add_argument(
-        "--acks",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="stores there that must have a record before it counts as written "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--every",
-        type=duration_ms,
-        default="10s",
-        metavar="TIME",
-        help="how often new records are copied (default: %(default)s)",
-    )
+    add = partial(add_option, parser)
+    other = "the other cluster's tower, or several separated by commas"
+    add("--to-tower", "HOST[:SUB:PUB]", other, required=True)
+    name = "the copy's name, of one topic (default: the same name)"
+    add("--to-topic", "TOPIC", name, topic_name)
+    acks = "stores there that must have a record before it counts as written"
+    add("--acks", "N", acks, positive, 1)
+    add("--every", "TIME", "how often new records are copied", duration_ms, "10s")
     add_query_arguments(parser)
     arguments = parser.parse(argv)
     arguments.to_tower = ",".join(map(str, NodeOptions.build({"tower": arguments.to_tower}).tower))

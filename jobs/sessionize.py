@@ -22,8 +22,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from dafka_spark.formats import import_extra
 from dafka_spark.job_support import (
+    TOPICS,
     JobError,
     JobParser,
+    add_option,
     add_query_arguments,
     build_session,
     check_options,
@@ -170,36 +172,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the job's arguments."""
     parser = JobParser("Write the sessions of each key to a topic, each once, when it has ended.")
-    parser.add_argument(
-        "--topic", required=True, help="the topic to read, or several separated by commas"
-    )
-    parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write")
-    parser.add_argument(
-        "--gap",
-        type=duration_ms,
-        default="30m",
-        metavar="TIME",
-        help="the pause that ends a session (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--watermark",
-        type=partial(duration_ms, minimum=0),
-        default="10m",
-        metavar="TIME",
-        help="maximum lateness of a record (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--key",
-        default="cast(key as string)",
-        metavar="SQL",
-        help="the key of a session (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--time",
-        default="timestamp",
-        metavar="SQL",
-        help="the time of a record (default: %(default)s)",
-    )
+    add = partial(add_option, parser)
+    add("--topic", "TOPIC", TOPICS, required=True)
+    add("--to", "TOPIC", "the topic to write", required=True)
+    add("--gap", "TIME", "the pause that ends a session", duration_ms, "30m")
+    late = partial(duration_ms, minimum=0)
+    add("--watermark", "TIME", "maximum lateness of a record", late, "10m")
+    add("--key", "SQL", "the key of a session", default="cast(key as string)")
+    add("--time", "SQL", "the time of a record", default="timestamp")
     add_query_arguments(parser)
     return parser.parse(argv)
 

@@ -19,7 +19,9 @@ from pyspark.sql import functions as sf
 
 from dafka_core.errors import ConfigError
 from dafka_spark.job_support import (
+    TOPICS,
     JobParser,
+    add_option,
     add_query_arguments,
     build_session,
     check_options,
@@ -80,12 +82,8 @@ def _last_batch(session: SparkSession, directory: str, log: str) -> int:
 
 def _parser() -> JobParser:
     parser = JobParser("Keep topics as parquet files, every record exactly once.")
-    parser.add_argument(
-        "--topic", required=True, help="the topic to read, or several separated by commas"
-    )
-    parser.add_argument(
-        "--output", required=True, type=path, metavar="DIR", help="the parquet directory to write"
-    )
+    add_option(parser, "--topic", "TOPIC", TOPICS, required=True)
+    add_option(parser, "--output", "DIR", "the parquet directory to write", path, required=True)
     parser.add_argument(
         "--text", action="store_true", help="write values as strings (default: as bytes)"
     )

@@ -11,12 +11,15 @@ string.  Each record is copied once, also if a batch is repeated after a crash.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from dafka_spark.job_support import (
+    TOPICS,
     JobParser,
+    add_option,
     add_query_arguments,
     build_session,
     check_options,
@@ -59,23 +62,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parser() -> JobParser:
     parser = JobParser("Copy topics to another topic, all records or some, as they are or changed.")
-    parser.add_argument(
-        "--topic", required=True, help="the topic to read, or several separated by commas"
-    )
-    parser.add_argument("--to", required=True, metavar="TOPIC", help="the topic to write")
-    parser.add_argument(
-        "--where", metavar="SQL", help="copy only records for which this holds (default: all)"
-    )
-    parser.add_argument(
-        "--value", metavar="SQL", help="the value to write (default: the value as it is)"
-    )
-    parser.add_argument(
-        "--acks",
-        default="all",
-        metavar="N",
-        help="stores that must have a record before it counts as written, a number or all "
-        "(default: %(default)s)",
-    )
+    add = partial(add_option, parser)
+    add("--topic", "TOPIC", TOPICS, required=True)
+    add("--to", "TOPIC", "the topic to write", required=True)
+    add("--where", "SQL", "copy only records for which this holds (default: all)")
+    add("--value", "SQL", "the value to write (default: the value as it is)")
+    acks = "stores that must have a record before it counts as written, a number or all"
+    add("--acks", "N", acks, default="all")
     add_query_arguments(parser)
     return parser
 

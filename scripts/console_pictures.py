@@ -62,7 +62,13 @@ def busy_cluster() -> Iterator[EmbeddedCluster]:
     with ExitStack() as stack:
         cluster = stack.enter_context(EmbeddedCluster(stores=3, kafka=True))
         ended = threading.Event()
-        stack.callback(ended.set)
+
+        def begin(work: Callable[..., None], *arguments: object) -> None:
+            thread = threading.Thread(target=work, args=(*arguments, ended))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(ended.set)
+
         rates = {"flights": 900, "weather": 220, "payments": 140, "clicks": 60, "audit-log": 0}
         producers = []
         for topic, rate in rates.items():
@@ -72,10 +78,7 @@ def busy_cluster() -> Iterator[EmbeddedCluster]:
                 producer.publish_many(
                     [_flight(number) for number in range(4_000)], keys=[b"UA"] * 4_000
                 )
-                writer = threading.Thread(target=_write, args=(producer, rate, ended))
-                writer.start()
-                stack.callback(writer.join)
-                stack.callback(ended.set)
+                begin(_write, producer, rate)
         with Producer("examples", tower=cluster.tower) as examples:
             for value in (HOSTILE, _flight(7), drawn(), bytes(range(64)), None):
                 examples.publish(value, b"<b>key</b>", [("trace", b"4bf92f")])
@@ -84,19 +87,10 @@ def busy_cluster() -> Iterator[EmbeddedCluster]:
             consumer = stack.enter_context(Consumer(tower=cluster.tower))
             for topic in topics:
                 consumer.subscribe(topic)
-            reading = threading.Thread(target=_read, args=(consumer, ended))
-            reading.start()
-            stack.callback(reading.join)
-            stack.callback(ended.set)
-        reporting = threading.Thread(target=_report, args=(cluster, producers[0], ended))
-        reporting.start()
-        stack.callback(reporting.join)
-        stack.callback(ended.set)
+            begin(_read, consumer)
+        begin(_report, cluster, producers[0])
         for group in ("billing", "billing", "search-index"):
-            joined = threading.Thread(target=_join, args=(cluster, group, ended))
-            joined.start()
-            stack.callback(joined.join)
-            stack.callback(ended.set)
+            begin(_join, cluster, group)
         yield cluster
 
 

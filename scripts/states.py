@@ -31,10 +31,7 @@ TABLES: dict[str, Mapping[Any, Mapping[str, tuple[str, str | KafkaError]]]] = {
     },
     "group states": GROUP_TABLE,
     "lease states": {
-        state: {
-            event: (", ".join(map(label, each.then)), each.action)
-            for event, each in reactions.items()
-        }
+        state: {event: (label(then), action) for event, (then, action) in reactions.items()}
         for state, reactions in LEASE_TABLE.items()
     },
 }

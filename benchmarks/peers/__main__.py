@@ -16,7 +16,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import tell
+from benchmarks.figures import tell, turns
 from benchmarks.peers import situations, spark_rows
 from benchmarks.peers.measures import (
     Result,
@@ -26,7 +26,6 @@ from benchmarks.peers.measures import (
     run_client,
     served,
     summed,
-    turns,
 )
 from benchmarks.peers.systems import available
 

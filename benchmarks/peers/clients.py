@@ -12,7 +12,6 @@ import json
 import os
 import struct
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +58,13 @@ class Plan:
     def value(self) -> bytes:
         """Return the record that is due."""
         return TIME.pack(self.due_ns[-1]) + self._padding
+
+    def values(self) -> Iterator[bytes]:
+        """Yield each record when it is due."""
+        for _ in range(self.records):
+            if wait_s := self.wait_s():
+                time.sleep(wait_s)
+            yield self.value()
 
 
 class Client(Protocol):
@@ -113,25 +119,15 @@ class DafkaClient:
         """Watch ``Producer.acknowledged`` while publishing."""
         (producer,) = self._producers
         acknowledged_ns: list[int] = []
-        is_done = threading.Event()
-
-        def watch() -> None:
-            while not is_done.wait(LOOK_S):
-                note()
 
         def note() -> None:
             new = producer.acknowledged - 1 - len(acknowledged_ns)  # without the first record
             acknowledged_ns.extend([time.monotonic_ns()] * new)
 
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        for _ in range(plan.records):
-            if wait_s := plan.wait_s():
-                time.sleep(wait_s)
-            producer.publish(plan.value())
-        producer.flush(WAIT_S)
-        is_done.set()
-        watcher.join()
+        with processes.repeated(note, LOOK_S):
+            for value in plan.values():
+                producer.publish(value)
+            producer.flush(WAIT_S)
         note()
         return acknowledged_ns
 
@@ -211,21 +207,10 @@ class KafkaClient:
                 raise RuntimeError(str(error))
             acknowledged_ns.append(time.monotonic_ns())
 
-        is_done = threading.Event()
-
-        def watch() -> None:
-            while not is_done.is_set():
-                self._producer.poll(0.1)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        for _ in range(plan.records):
-            if wait_s := plan.wait_s():
-                time.sleep(wait_s)
-            self._producer.produce(self._topic, plan.value(), partition=0, on_delivery=note)
-        self._flush()
-        is_done.set()
-        watcher.join()
+        with processes.repeated(lambda: self._producer.poll(0.1), pause_s=0):
+            for value in plan.values():
+                self._producer.produce(self._topic, value, partition=0, on_delivery=note)
+            self._flush()
         return acknowledged_ns
 
     def consume(self, count: int, each: Callable[[bytes], object] | None) -> None:

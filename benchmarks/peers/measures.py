@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.peers.systems import CLIENTS, SYSTEMS, Server, disk_bytes
-from benchmarks.processes import Cost
-
-ROOT: Final = Path(__file__).parents[2]
+from benchmarks.processes import ROOT, Cost
 
 PERCENTILES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
@@ -60,12 +58,6 @@ def served(system: str, partitions: int) -> Iterator[Server]:
         yield server
 
 
-def turns(systems: list[str], rounds: int) -> Iterator[str]:
-    """Yield the systems round by round, each time in the other order."""
-    for number in range(rounds):
-        yield from systems[:: -1 if number % 2 else 1]
-
-
 def summed(
     row: str, system: str, size_bytes: int, partitions: int, records: int, taken: list[Taken]
 ) -> Result:
@@ -104,9 +96,9 @@ def new_topic() -> str:
 class Client:
     """A client in its own process, connected and waiting."""
 
-    def __init__(self, system: str, what: str, server: Server, *arguments: object) -> None:
+    def __init__(self, system: str, what: str, address: str, *arguments: object) -> None:
         command = [sys.executable, "-m", "benchmarks.peers.clients", CLIENTS[system], what]
-        command += [server.address, *map(str, arguments)]
+        command += [address, *map(str, arguments)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
@@ -132,7 +124,7 @@ class Client:
 def run_client(system: str, what: str, server: Server, *arguments: Any) -> Taken:
     """Measure one client: topic, records, size, partitions."""
     records = arguments[1]
-    client = Client(system, what, server, *arguments)
+    client = Client(system, what, server.address, *arguments)
     before = disk_bytes(server.directory)
     with Cost(lambda: server.pids) as cost:
         client.begin()
@@ -172,9 +164,9 @@ def paced(
     paces: list[object] = ["--per-second", per_second]
     if acks != 1:
         paces += ["--acks", acks]
-    producer = Client(system, "paced", server, topic, *numbers, *paces)
+    producer = Client(system, "paced", server.address, topic, *numbers, *paces)
     received = topic if through is None else through(topic)
-    consumer = Client(system, "receive", server, received, *numbers)
+    consumer = Client(system, "receive", server.address, received, *numbers)
     with Cost(lambda: server.pids) as cost:
         consumer.begin()
         producer.begin()

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from benchmarks import bench_write, kafka_broker, processes, spark_sessions
-from benchmarks.figures import tell
-from benchmarks.peers.measures import Result, Taken, new_topic, paced, served, summed, turns
+from benchmarks.figures import tell, turns
+from benchmarks.peers.measures import Result, Taken, new_topic, paced, served, summed
 from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 
 SYSTEMS: Final = ("dafka", "kafka", "kafka-synced")  # those with a connector for Spark

@@ -9,7 +9,7 @@ Its contents may come from anywhere.  It has no paths: they follow from its fiel
 
     topic=flights/day=2026-01-31/PARTITION-START-END.parquet    records of one partition and day
     _dafka/topic=flights/00000000000000000001.json              the manifest
-    _dafka/topic=flights/staged/ID/                             unpublished files
+    _dafka/topic=flights/staged/ID/, ID.lock                    unpublished files, their lock
 
 Spark, Arrow and DuckDB read the first of these as one table (Hive's partition columns), and ignore
 names that begin with an underscore.
@@ -48,7 +48,6 @@ from dafka_core.system.files import NO_LINKS, make_directory, move, replace_file
 # -- errors ----------------------------------------------------------------------------------------
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(eq=False)
@@ -85,9 +84,9 @@ def reading(directory: Path | str, what: Path | str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
+    except PermissionError as error:
+        raise ArchiveError(directory, _reason(error)) from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno in (*_FULL, *_READ_ONLY):
-            raise ArchiveError(directory, _reason(error)) from error
         raise damaged(directory, what, f"cannot be read ({error})") from error
 
 
@@ -96,8 +95,9 @@ def _reason(error: OSError) -> str:
     reason = f"{error.strerror or error}{name}"
     if error.errno in _FULL:
         return f"the disk is full: {reason}; nothing of this was archived: free some space"
-    if error.errno in _READ_ONLY:
-        return f"it cannot be written to: {reason}; permit this user to, or name another directory"
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        use = "written to" if error.errno == errno.EROFS else "used"
+        return f"it cannot be {use}: {reason}; permit this user to, or name another directory"
     return reason
 
 
@@ -105,6 +105,7 @@ def _reason(error: OSError) -> str:
 
 MANIFEST: Final = "_dafka"
 STAGED: Final = "staged"
+COMMIT: Final = "commit"  # of a writer's unpublished files, which becomes part of the manifest
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
 """Hive's null: of records without a time."""
 
@@ -218,8 +219,11 @@ class ArchivedFile(msgspec.Struct, frozen=True):
         return file_name(self.partition, self.start, self.end)
 
     def __post_init__(self) -> None:
+        octets_of(self.partition)  # raises ValueError for a name that no partition has
         if self.start >= self.end:
             raise ValueError(f"offsets {self.start} to {self.end} (exclusive) are not a range")
+        if self.day:
+            day_us(self.day)
 
 
 class Commit(JsonMessage, frozen=True):
@@ -315,7 +319,7 @@ class Manifest:
         made = Commit(self.topic, tuple(files))
         self._check(made)
         target = self._commit(self.version + 1)
-        written = self.commits / STAGED / files[0].staged / "commit"
+        written = self.commits / STAGED / files[0].staged / COMMIT
         with translated(self.directory):
             replace_file(written, made.packed())
             is_ours = self._link(written, target)
@@ -402,9 +406,9 @@ class Manifest:
 
 # -- staged files: written, then named in the manifest, then published -----------------------------
 
-# A writer has a directory of its own for them, which it holds a lock on.  The lock ends with the
-# process, so another writer can recognise a dead one's files: those in the manifest are published,
-# others are removed.
+# A writer has a directory of its own for them, and holds locks of it and of a file beside it: over
+# NFS the first is known to this machine alone.  Locks end with the process, so another writer can
+# recognise a dead one's files: those in the manifest are published, others are removed.
 
 _ID: Final = re.compile("[0-9a-f]{32}")
 
@@ -420,29 +424,27 @@ class Staging:
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._lock = -1
+        self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with translated(self._manifest.directory):
-            while self._lock < 0:
+            while True:
                 self.id = uuid.uuid4().hex
                 self.directory = staged_directory(self._manifest, self.id)
                 make_directory(self.directory, below=self._manifest.directory)
                 # Another writer may remove it as a dead one's before it is locked.
                 with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                    self._lock = _locked(self.directory)
-        return self
+                    self._locks.enter_context(_locked(self.directory))
+                    return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        try:
+        with self._locks:
             if kind is None:
                 _settle(self._manifest, self.id)
             else:
                 # The original error must be raised; the next writer finishes this, too.
                 with contextlib.suppress(Exception):
                     _settle(self._manifest, self.id)
-        finally:
-            os.close(self._lock)
 
     def add(self, made: Sequence[tuple[Path, ArchivedFile]]) -> None:
         """Stage finished files, synced; the manifest may name them then."""
@@ -473,14 +475,12 @@ def recover(manifest: Manifest) -> None:
         except FileNotFoundError:
             return
         for name in filter(_ID.fullmatch, found):
-            try:
-                lock = _locked(staged_directory(manifest, name))
-            except OSError:
-                continue  # its writer is alive, has just ended, or the file system has no locks
-            try:
+            with contextlib.ExitStack() as locks:
+                try:
+                    locks.enter_context(_locked(staged_directory(manifest, name)))
+                except OSError:
+                    continue  # its writer is alive, has just ended, or the file system has no locks
                 _settle(manifest, name)
-            finally:
-                os.close(lock)
 
 
 def _settle(manifest: Manifest, staged: str) -> None:
@@ -491,10 +491,11 @@ def _settle(manifest: Manifest, staged: str) -> None:
     with translated(manifest.directory):
         left = {path.name for path in directory.iterdir()}
         files = (file for files in manifest.files.values() for file in files) if left else ()
-        own = (
-            (staged_path(manifest, f), path_of(manifest, f)) for f in files if f.staged == staged
-        )
-        links = [(made, path) for made, path in own if made.name in left]
+        own = [file for file in files if file.staged == staged]
+        if not own and COMMIT in left and (directory / COMMIT).stat().st_nlink > 1:
+            return  # NFS shows the manifest as it was a moment ago, without this commit
+        pairs = ((staged_path(manifest, file), path_of(manifest, file)) for file in own)
+        links = [(made, path) for made, path in pairs if made.name in left]
         days = {path.parent for _, path in links}
         for day in days:
             make_directory(day, below=manifest.directory)
@@ -514,17 +515,22 @@ def _settle(manifest: Manifest, staged: str) -> None:
         shutil.rmtree(directory)
 
 
-def _locked(directory: Path) -> int:
-    """Return a descriptor with the lock on an existing directory.
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the locks of an existing directory.
 
     Raises FileNotFoundError or BlockingIOError if it is gone or locked, and another OSError if the
     file system has no locks, so that its files are never taken over.
     """
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        directory.stat()  # its previous owner may have removed it
-    except BaseException:
-        os.close(opened)
-        raise
-    return opened
+    lock = directory.with_name(f"{directory.name}.lock")
+    with contextlib.ExitStack() as opened:
+        for path, flags in (directory, os.O_RDONLY), (lock, os.O_RDWR | os.O_CREAT):
+            descriptor = os.open(path, flags, 0o666)
+            opened.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            directory.stat()  # its previous owner may have removed it
+            yield
+        finally:
+            if not directory.exists():
+                lock.unlink(missing_ok=True)

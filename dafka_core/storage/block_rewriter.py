@@ -44,8 +44,7 @@ from dafka_core.errors import StoreError
 from dafka_core.model.epochs import EpochId, History, last_life, prefix
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.storage import block as block_format
-from dafka_core.storage import rows
-from dafka_core.storage.append_area import FAN_IN, WIDTHS, Bucket, Mergeable
+from dafka_core.storage.append_area import FAN_IN, WIDTHS, Bucket
 from dafka_core.storage.block import (
     NUMBERS,
     PLAIN,
@@ -59,7 +58,7 @@ from dafka_core.storage.block import (
 from dafka_core.storage.entry_writer import SMALL_BLOCK_BYTES
 from dafka_core.storage.environment import UNCOMPRESSED, Compressed, Environment
 from dafka_core.storage.log_check import check_records, next_start
-from dafka_core.storage.rows import BLOCK_KEY, PartitionRow
+from dafka_core.storage.rows import BLOCK_KEY, NEVER_US, PartitionRow
 from dafka_core.storage.tables import FoundBlock, Tables
 
 T = TypeVar("T")
@@ -151,11 +150,9 @@ class BlockMerger:
 
     def write(self, work: Callable[[Tables], T]) -> T:
         """Write as the environment does, and note what may be merged then."""
-
-        def noting(tables: Tables) -> tuple[T, Mergeable, set[Bucket]]:
-            return work(tables), tables.mergeable, tables.area.due  # the area's flush adds to both
-
-        done, mergeable, due = self._env.write(noting)
+        done, mergeable, due = self._env.write(  # the area's flush adds to both
+            lambda tables: (work(tables), tables.mergeable, tables.area.due)
+        )
         self._add(mergeable, due)
         return done
 
@@ -360,7 +357,7 @@ class BlockCompressor:
 
     def _compress(self, tp: TopicPartition, mark: int) -> int | None:
         """Examine the partition's next block; return its end, or None if it has no cold one."""
-        number = NUMBERS.get(codec_of(tp.topic, self.rules), PLAIN)
+        number = NUMBERS[codec_of(tp.topic, self.rules)]
         with self._env.reading() as tables:
             row = tables.visible_row(tp)
             if row is None:
@@ -476,7 +473,7 @@ class Healer:
         """Replace the first records of a range by a batch, and merge it later as other blocks.
 
         Returns False, without effect, if the range has been trimmed or set aside meanwhile.  Raises
-        StoreError if the block before it is damaged, or pages of the damaged block are.
+        StoreError if pages of the damaged block are damaged, too.
         """
         return self._merger.write(lambda tables: self._replace(tables, damaged, batch))
 
@@ -506,14 +503,15 @@ class Healer:
 
 
 def _newest_us(tables: Tables, row: PartitionRow, start: int) -> int:
-    """Return the greatest timestamp up to the block that ends at an offset."""
+    """Return the greatest timestamp up to the block that ends at an offset.
+
+    If that is damaged, return the partition's greatest one: records must not seem to be older.
+    """
     if start == row.earliest:
-        return rows.NEVER_US
-    with tables.naming(row.tp, start - 1):
+        return NEVER_US
+    with suppress(ValueError):
         found = tables.last_block(row.id, start - 1)
-        if found is None or found.end != start:
-            grouped = tables.area.readable(row.id)
-            packed = next((each.packed for each in grouped if each.end == start), b"")
-        else:
-            packed = found.packed
-        return header_of(packed).newest_us
+        if found is not None and found.end == start:
+            return header_of(found.packed).newest_us
+    grouped = (each.packed for each in tables.area.readable(row.id) if each.end == start)
+    return max((header_of(each).newest_us for each in grouped), default=row.newest_us)

@@ -30,7 +30,7 @@ from dafka_core.storage.set_aside import AsideArea
 from dafka_core.storage.tables import Tables
 
 ROW: Final = "row"  # a partition's row, without which its records are not found
-BLOCK: Final = "block"  # it is not the written one
+BLOCK: Final = "block"  # its content has changed
 HOLE: Final = "hole"  # records that are in no block
 EPOCHS: Final = "epochs"  # histories
 STAGED: Final = "staged"
@@ -126,9 +126,9 @@ def links_of(open_tables: OpenTables, tp: TopicPartition, *, newest: bool) -> li
         row = tables.visible_row(tp)
         if row is None:
             return []
-        last = tables.links.last(row.id)
-        found = ([last] if last else []) if newest else tables.links.starting(row.id, 0)
-        return [PartitionLink.of(tp, each) for each in found]
+        found = [tables.links.last(row.id)] if newest else tables.links.starting(row.id, 0)
+        # Damaged ones have no digests.
+        return [PartitionLink.of(tp, each) for each in found if each and each.chain]
 
 
 def check_links(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
@@ -138,14 +138,14 @@ def check_links(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked
         try:
             with open_tables() as tables:
                 row = tables.visible_row(tp)
-                at, checked = (None, Checked()) if row is None else _some(tables, row, at)
+                at, checked = (None, Checked()) if row is None else _check_from(tables, row, at)
         except StoreError as error:
             at, checked = None, _found(LINKS, tp, 0, error.why)
         yield checked
 
 
-def _some(tables: Tables, row: PartitionRow, at: int) -> tuple[int | None, Checked]:
-    """Check some links from an offset on; return the start of the next ones, None at the end."""
+def _check_from(tables: Tables, row: PartitionRow, at: int) -> tuple[int | None, Checked]:
+    """Check some links; return the start of the next one to check, None at the end."""
     previous, size_bytes, linked = tables.links.last(row.id, at), 0, 0
     tp, found = row.tp, list[Damage]()
     records: LinkedRecords | None = None
@@ -205,11 +205,6 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
         row = tables.visible_row(tp)
         if row is not None and saved.start < row.earliest:
             return Checked()
-        life = 0
-        with suppress(StoreError):  # of a damaged history, which is reported elsewhere
-            life = life_at(tables.lives.history(row), saved.end) if row else 0
-        asides = (each for each in AsideArea(tables).rows() if each.tp == tp)
-        is_other = f"{life:016x}" != saved.life or any(each.earliest < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"
         if row is not None and saved.end <= row.end:
             previous = tables.links.last(row.id, saved.start)
@@ -223,6 +218,11 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
                 return Checked(linked=saved.end - saved.start)
             what = saved.range if made.records != saved.records else f"records before {saved.end}"
             why = f"{what}, or their times, do not match the saved link"
+        life = 0
+        with suppress(StoreError):  # of a damaged history, which is reported elsewhere
+            life = life_at(tables.lives.history(row), saved.end) if row else 0
+        asides = (each for each in AsideArea(tables).rows() if each.tp == tp)
+        is_other = f"{life:016x}" != saved.life or any(each.earliest < saved.end for each in asides)
     if is_other:
         why += (
             ": if another producer's records have replaced them, they are set aside ('dafka store "
@@ -273,12 +273,12 @@ def check_rest(open_tables: OpenTables) -> Iterator[Checked]:
     """Check everything except partitions' records: rows, notes, records set aside."""
     aside = list[PartitionRow]()
     _, found = _rows(open_tables)
-    with _naming(open_tables, ASIDE, _NOWHERE, found) as tables:
+    with _noting(open_tables, ASIDE, _NOWHERE, found) as tables:
         aside = list(AsideArea(tables).rows())
     if not found:  # otherwise blocks of an unreadable row would count as unknown
-        with _naming(open_tables, BLOCK, _NOWHERE, found) as tables:
+        with _noting(open_tables, BLOCK, _NOWHERE, found) as tables:
             found.extend(_unknown(tables))
-    with _naming(open_tables, NOTES, _NOWHERE, found) as tables:
+    with _noting(open_tables, NOTES, _NOWHERE, found) as tables:
         tables.notes.named("")
     yield Checked(found=tuple(found))
     for each in aside:
@@ -295,7 +295,7 @@ def check_blocks(tables: Tables) -> Iterator[Checked]:
 
 
 @contextmanager
-def _naming(
+def _noting(
     open_tables: OpenTables, kind: str, tp: TopicPartition, found: list[Damage]
 ) -> Iterator[Tables]:
     try:
@@ -307,7 +307,7 @@ def _naming(
 
 def _rows(open_tables: OpenTables) -> tuple[list[TopicPartition], list[Damage]]:
     good, damaged = list[TopicPartition](), list[Damage]()
-    with _naming(open_tables, ROW, _NOWHERE, damaged) as tables:
+    with _noting(open_tables, ROW, _NOWHERE, damaged) as tables:
         for key, value in tables.entries(1):
             tp = tp_of_key(key)
             try:
@@ -323,7 +323,7 @@ def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Che
     """Check the records of a partition, from its earliest one on; staged ones; its links."""
     yield from check_records(open_tables, tp)
     found: list[Damage] = []
-    with _naming(open_tables, STAGED, tp, found) as tables:
+    with _noting(open_tables, STAGED, tp, found) as tables:
         row = tables.row(tp)
         if row is None:
             return
@@ -335,36 +335,29 @@ def check_partition(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Che
 
 def check_records(open_tables: OpenTables, tp: TopicPartition) -> Iterator[Checked]:
     """Check the records of a partition, from its earliest one on."""
-    offset = 0
-    while True:
+    offset: int | None = 0
+    while offset is not None:
         try:
             with open_tables() as tables:
                 row = tables.row(tp)
-                if row is None:
-                    return
-                offset = max(offset, row.earliest)
-                if offset >= row.end:
+                if row is None or (offset := max(offset, row.earliest)) >= row.end:
                     return
                 following, checked = _stretch(tables, row, offset)
         except StoreError as error:
-            following, checked = None, Checked(found=(Damage(BLOCK, *tp, offset, error.why),))
+            following, checked = None, _found(BLOCK, tp, offset, error.why)
         yield checked
         if following is None:
             following = _after_damage(open_tables, tp, checked.found[0].offset)
-        if following is None:
-            return
         offset = following
 
 
 def _after_damage(open_tables: OpenTables, tp: TopicPartition, offset: int) -> int | None:
-    """Return the first block behind a damaged page that the end leads to; None without a row."""
+    """Return the first block after a damaged page that can be found from the end, if any."""
     start = None
-    with suppress(StoreError, ValueError), open_tables() as tables:
-        row = tables.row(tp)
-        if row is not None:
-            start = row.end
-            grouped = [each.first for each in tables.area.readable(row.id)]
-            start = min([each for each in grouped if each > offset], default=start)
+    with suppress(StoreError), open_tables() as tables:
+        if row := tables.row(tp):
+            grouped = (each.first for each in tables.area.readable(row.id))
+            start = min((each for each in grouped if each > offset), default=row.end)
             while (found := tables.last_block(row.id, start - 1)) and found.first > offset:
                 start = found.first
     return start
@@ -396,7 +389,7 @@ def _stretch(tables: Tables, row: PartitionRow, offset: int) -> tuple[int | None
 
 
 def _hole(tables: Tables, row: PartitionRow, offset: int) -> int | None:
-    """Return the first offset, from one on, that no block has; None if its block is damaged."""
+    """Return the first offset at or after ``offset`` that no block has; None if one is damaged."""
     found = tables.last_block(row.id, offset)
     with suppress(ValueError):
         if found is None or found.end <= offset:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from dafka_core.errors import FencedError, StoreError
+from dafka_core.errors import FencedError
 from dafka_core.model.epochs import History
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.log_entries import attempt_octets
@@ -88,9 +89,8 @@ class PartitionBlocks(Sequence[HeldBlock]):
         self._may_lack = False  # blocks of a damaged group, perhaps of other partitions
         if row.earliest < row.end:
             try:
-                with tables.naming(row.tp, row.earliest):
-                    grouped = tables.area.of_partition(row.id)
-            except StoreError:
+                grouped = tables.area.of_partition(row.id)
+            except ValueError:
                 grouped, self._may_lack = tables.area.readable(row.id), True
             held = (each for each in grouped if each.end > row.earliest)
             self._grouped = {each.first: memoryview(each.packed) for each in held}
@@ -104,11 +104,8 @@ class PartitionBlocks(Sequence[HeldBlock]):
         if not 0 <= number < len(self):
             raise IndexError(number)
         first, end = self.bounds[number : number + 2]
-        packed = self._grouped.get(first)
-        if packed is None:
-            packed = self._tables.packed_block(self._row.id, first)
-        if packed is None:
-            raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
+        packed = self._grouped.get(first) or self._tables.packed_block(self._row.id, first)
+        assert packed is not None
         found = FoundBlock(self._row.id, first, packed)
         head = self._tables.header_of(self._row.tp, found)
         if self._may_lack and first + head.records != end:
@@ -179,8 +176,12 @@ class Snapshot(Tables):
         if row is None:
             return None
         first_us = last_us = None
-        with self.naming(tp, row.earliest):
-            grouped = [each for each in self.area.of_partition(row.id) if each.end > row.earliest]
+        try:
+            grouped = self.area.of_partition(row.id)
+        except ValueError:  # in a damaged group, perhaps of other partitions
+            deque(self.blocks_between(row, row.earliest, row.end), maxlen=0)
+            grouped = self.area.readable(row.id)
+        grouped = [each for each in grouped if each.end > row.earliest]
         size_bytes = self.size_bytes(row.id, 0, row.end)
         if row.earliest < row.end:
             if not size_bytes and grouped and grouped[0].first <= row.earliest:

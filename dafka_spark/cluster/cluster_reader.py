@@ -17,9 +17,10 @@ import os
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -57,6 +58,7 @@ _log = logging.getLogger("dafka_spark")
 
 Item = TypeVar("Item")
 T = TypeVar("T")
+E = TypeVar("E", NoStoreError, TowerNotFoundError)
 
 
 def map_concurrently(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
@@ -75,10 +77,25 @@ class _FlightReader(Closing):
         self._refusal = refusal
         self._keys = keys
         self._failure = ""  # the error of the last store that failed
+        self._refresh_at = -math.inf
 
     @abstractmethod
-    def _at(self) -> list[StoreLocation]:
-        """Return the stores to ask."""
+    def _locations(self) -> dict[str, StoreLocation]:
+        """Return the stores by name."""
+
+    @abstractmethod
+    def _refresh(self) -> set[str]:
+        """Ask the stores, which report each other; return the names of those that answer."""
+
+    def stores(self) -> list[str]:
+        """See ``Reader``."""
+        return sorted(self._locations())
+
+    def endpoints(self) -> dict[str, tuple[str, ...]]:
+        """See ``Reader``; the last known ones while no store answers."""
+        if time.monotonic() >= self._refresh_at:
+            self._refresh()
+        return {name: each.locations for name, each in self._locations().items()}
 
     def partitions(
         self, topics: Collection[str] | None = None, *, timeout_s: float
@@ -106,9 +123,15 @@ class _FlightReader(Closing):
     def close(self) -> None:
         pass  # each request has a connection of its own
 
+    def _at(self) -> list[StoreLocation]:
+        return [*self._locations().values()]
+
     def _known_stores(self, at: Sequence[StoreLocation]) -> dict[str, list[StoreLocation]]:
         """Return the stores that each store knows, beginning with itself."""
-        return self._ask(at, lambda client: client.stores(timeout_s=timing.REQUEST_TIMEOUT_S))
+        answers = self._ask(at, lambda client: client.stores(timeout_s=timing.REQUEST_TIMEOUT_S))
+        # Not at each trigger: a silent store delays the answer.
+        self._refresh_at = time.monotonic() + timing.LOCATION_MAX_AGE_S
+        return answers
 
     def _ask(
         self, locations: Sequence[StoreLocation], work: Callable[[StoreClient], T]
@@ -132,22 +155,9 @@ class NamedStoresReader(_FlightReader):
 
     def __init__(self, uris: Sequence[str], keys: KeyFiles) -> None:
         super().__init__(uris, StoreUnreachableError(", ".join(uris), NO_MESH), keys)
-        self._uris = uris
+        self._named = [StoreLocation("", (uri,)) for uri in uris]
         self._found: dict[str, StoreLocation] = {}  # by URI
         self._others: dict[str, StoreLocation] = {}  # stores that these know, by address
-        self._asked_at = -math.inf
-
-    def stores(self) -> list[str]:
-        """See ``Reader``."""
-        return sorted(self._locations())
-
-    def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """See ``Reader``; the URI of the option comes first."""
-        is_whole = len(self._found) == len(self._uris)
-        age_s = timing.LOCATION_MAX_AGE_S if is_whole else timing.STORE_BACKOFF_S
-        if time.monotonic() >= self._asked_at + age_s:
-            self._refresh()
-        return {name: each.locations for name, each in self._locations().items()}
 
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader``; a store that the option does not name is missing, too."""
@@ -165,16 +175,17 @@ class NamedStoresReader(_FlightReader):
         return [*self._found.values()]
 
     def _locations(self) -> dict[str, StoreLocation]:
-        found = (self._found.get(uri, StoreLocation(uri, (uri,))) for uri in self._uris)
-        return {each.store: each for each in found}
+        found = (self._found.get(each.locations[0], each) for each in self._named)
+        return {each.store or each.locations[0]: each for each in found}
 
     def _refresh(self) -> set[str]:
-        """Ask the stores, which report each other; return the names of those that answer."""
-        self._asked_at = time.monotonic()
-        answers = self._known_stores([StoreLocation("", (uri,)) for uri in self._uris])
-        for uri, (itself, *others) in answers.items():
+        answers = self._known_stores(self._named)
+        for uri, (itself, *_) in answers.items():
             self._found[uri] = itself.found_at([uri])
-            self._others |= {each.store: each for each in others}
+        if len(self._found) < len(self._named):
+            self._refresh_at = time.monotonic() + timing.STORE_BACKOFF_S
+        if answers:
+            self._others = {each.store: each for _, *some in answers.values() for each in some}
         return {itself.store for itself, *_ in answers.values()}
 
 
@@ -189,36 +200,25 @@ class KnownStoresReader(_FlightReader):
     ) -> None:
         super().__init__(refusal.towers, refusal, keys)
         self.retry_at = time.monotonic() + timing.TOWER_RETRY_S  # the towers
-        self._known = list(known)
-        self._before = self.stores()
+        self._known = {each.store: each for each in known}
+        self._before = [*self._known]
         if not self._refresh():
             raise refusal
         text = "%s. The query continues with the stores known before: %s"
         _log.warning(text, refusal, ", ".join(self.stores()))
 
-    def stores(self) -> list[str]:
-        """See ``Reader``."""
-        return [each.store for each in self._known]
-
-    def endpoints(self) -> dict[str, tuple[str, ...]]:
-        """See ``Reader``; the last known ones while no store answers."""
-        self._refresh()
-        return {each.store: each.locations for each in self._known}
-
     def missing_stores(self, *, timeout_s: float) -> list[KnownStore]:
         """See ``Reader``; stores without a tower report a dead one for ever, so each is asked."""
-        known = {*self._before, *self.stores()}
+        known = {*self._before, *self._known}
         return [KnownStore(each) for each in sorted(known - self._refresh())]
 
-    def _at(self) -> list[StoreLocation]:
+    def _locations(self) -> dict[str, StoreLocation]:
         return self._known
 
     def _refresh(self) -> set[str]:
-        """Ask the stores, which report each other; return the names of those that answer."""
-        answers = self._known_stores(self._known)
-        known = {each.store: each for stores in answers.values() for each in stores}
-        if known:
-            self._known = [known[store] for store in sorted(known)]
+        answers = self._known_stores(self._at())
+        if answers:
+            self._known = {each.store: each for some in answers.values() for each in some}
         return {itself.store for itself, *_ in answers.values()}
 
 
@@ -306,15 +306,16 @@ def _joined(open_reader: Callable[..., Reader], tower: str, settings: Mapping[st
         return open_reader(**{**settings, "tower_timeout_s": first_s, "wait_for_tower": False})
     except TowerNotFoundError as error:
         found = _probe_towers(tower, found=False)
+        why = ". ".join(map(str, found))
         is_hopeless = all(each.lasts for each in found)
         if not options.wait_for_tower and (is_hopeless or deadline.is_over):
-            raise _diagnosed_error(error, deadline, found) from None
+            raise diagnosed(error, deadline, why) from None
     until = "a tower answers" if options.wait_for_tower else f"{deadline.timeout_s:g} s have passed"
-    _log.warning("%s. The query retries until %s", ". ".join(map(str, found)), until)
+    _log.warning("%s. The query retries until %s", why, until)
     try:
         return open_reader(**{**settings, "tower_timeout_s": max(deadline.left_s, 0.01)})
     except TowerNotFoundError as error:
-        raise _diagnosed_error(error, deadline, found) from None
+        raise diagnosed(error, deadline, why) from None
 
 
 def explain(
@@ -344,7 +345,7 @@ def explain(
     lasting = [each for each in found if each.lasts]
     is_hopeless = lasting and (lasting == found or any(each.about == "tower" for each in lasting))
     if deadline.is_over or is_hopeless:
-        raise no_store(error, deadline, text) from None
+        raise diagnosed(error, deadline, text) from None
     if text:
         _log.warning("%s. The query waits for up to %g s", text, deadline.timeout_s)
     return text
@@ -357,12 +358,11 @@ def warn_of_towers(address: MeshAddress) -> None:
             _log.warning("%s", each)
 
 
-def no_store(error: NoStoreError, deadline: Deadline, diagnosis: str) -> NoStoreError:
-    """Return the error with the whole time waited, and the diagnosis."""
-    waited_s = round(deadline.waited_s, 1)
-    full = NoStoreError(
-        error.towers, waited_s, error.unconnected, error.endpoint, diagnosis=diagnosis
-    )
+def diagnosed(error: E, deadline: Deadline, diagnosis: str) -> E:
+    """Return the error with the whole time waited, and with a diagnosis if it names no cause."""
+    if error.diagnosis or vars(error).get("unknown_hosts"):
+        diagnosis = error.diagnosis
+    full = replace(error, waited_s=round(deadline.waited_s, 1), diagnosis=diagnosis)
     for note in getattr(error, "__notes__", ()):
         full.add_note(note)
     return full
@@ -373,11 +373,3 @@ def _probe_towers(tower: str, *, found: bool | None = None) -> list[Finding]:
 
     towers = ReaderOptions.build({"tower": tower}).tower
     return check_towers(towers_probed(towers, PROBE_S), found=found)
-
-
-def _diagnosed_error(
-    error: TowerNotFoundError, deadline: Deadline, found: Iterable[Finding]
-) -> TowerNotFoundError:
-    waited_s = round(deadline.waited_s, 1)
-    diagnosis = error.diagnosis or ("" if error.unknown_hosts else ". ".join(map(str, found)))
-    return TowerNotFoundError(error.towers, waited_s, error.unknown_hosts, diagnosis=diagnosis)

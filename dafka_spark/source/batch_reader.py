@@ -90,13 +90,16 @@ def narrow(
             names = set(value) if operator == IN else {value}
             spans = {tp: spans[tp] for tp in spans if escape(getattr(tp, column)) in names}
     spans = _intersect(spans, dict.fromkeys(spans, _bounds(conditions, "offset")))
-    times = _bounds(conditions, "timestamp")
-    if times == _ALL or not spans:
-        return spans
-    if times[0] >= times[1]:
+    since_us, before_us = _bounds(conditions, "timestamp")
+    if since_us >= before_us:
         return {}
-    times_us = [None if each in _ALL else each for each in times]
-    return _intersect(spans, reader.spans_for_times(times_us, spans, snapshot))
+    if since_us != _ALL[0]:
+        starts = reader.bounds_of_time(since_us, spans, snapshot, after_all=False)
+        spans = _intersect(spans, {tp: (start, _ALL[1]) for tp, start in starts.items()})
+    if before_us != _ALL[1]:
+        ends = reader.bounds_of_time(before_us, spans, snapshot, after_all=True)
+        spans = _intersect(spans, {tp: (_ALL[0], end) for tp, end in ends.items()})
+    return spans
 
 
 def _bounds(conditions: Iterable[Comparison], column: str) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import logging
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -74,8 +75,8 @@ class OffsetsSnapshot(NamedTuple):
         return [location for location, _ in self.answers]
 
 
-Span = tuple[range, Sequence[int | None]]
-"""The offsets that a store or the archive has, and those of times in it; None: all are older."""
+_Found = tuple[range, int | None]
+"""The offsets that a store or the archive has, and that of a time in it; None: all are older."""
 
 
 class TimeOffsets(NamedTuple):
@@ -210,81 +211,77 @@ class OffsetReader:
         Stores that do not answer are retried for ``timeout_s``.
         """
         for _ in Deadline(timeout_s).attempts():
-            wanted = {tp: [each] for tp, each in times.items()}
-            spans, failures, ahead_us = self._request_times(wanted, snapshot)
+            answers, failures, ahead_us = self._ask_times(times, snapshot)
             if not failures:
                 break
         now_us = time.time_ns() // 1_000 + ahead_us
-        for tp in snapshot.archived.keys() & times.keys() - (failures.keys() - spans.keys()):
+        for tp in snapshot.archived.keys() & times.keys() - (failures.keys() - answers.keys()):
             files, time_us = snapshot.archived[tp], _by_clock(times[tp], now_us)
             offset = archive.offset_of_time(self._options.archive, tp, files, time_us)
-            spans.setdefault(tp, []).append((range(files[0].start, files[-1].end), [offset]))
-        found = {tp: _first(each, snapshot.heads[tp]) for tp, each in spans.items()}
+            answers[tp].append((range(files[0].start, files[-1].end), offset))
+        found = {tp: _first(each, snapshot.heads[tp]) for tp, each in answers.items()}
         for tp in failures.keys() & found.keys():
             # A store that has not answered may have an earlier record of the time.
-            earliest = min(held.start for held, _ in spans[tp])
+            earliest = min(held.start for held, _ in answers[tp])
             if found[tp] == earliest > snapshot.heads[tp].earliest:
                 del found[tp]
         return TimeOffsets(found, failures, ahead_us)
 
-    def spans_for_times(
+    def bounds_of_time(
         self,
-        times_us: Sequence[int | None],
+        time_us: int,
         tps: Collection[TopicPartition],
         snapshot: OffsetsSnapshot,
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return offsets that include every record from a time on and before the second time.
+        *,
+        after_all: bool,
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets before which no record is of this time or later.
 
-        Either time may be None.  A record with different times at two stores
-        (docs/guarantees.md) is included if it matches at one.  The result is empty if a store
-        does not answer.
+        With ``after_all``, those from which on all records are.  A record with different times at
+        two stores (docs/guarantees.md) counts with both.  Partitions without an answer are missing;
+        all of them, if a store does not answer.
         """
-        times = [None if us is None else Position(TIME, us) for us in times_us]
-        spans, failures, _ = self._request_times(dict.fromkeys(tps, times), snapshot)
+        times = dict.fromkeys(tps, Position(TIME, time_us))
+        answers, failures, _ = self._ask_times(times, snapshot, after_all=after_all)
         for error in failures.values():
             _log.warning("%s; the query's ranges are not narrowed by time", error)
             return {}
-        for tp in snapshot.archived.keys() & set(tps):
-            spans.setdefault(tp, []).append(_times_of(snapshot.archived[tp], times_us))
-        return {tp: _span(each, times_us, snapshot.heads[tp]) for tp, each in spans.items()}
+        in_files, bound = (_end_in_files, _end) if after_all else (_first_in_files, _start)
+        for tp in snapshot.archived.keys() & times.keys():
+            files = snapshot.archived[tp]
+            answers[tp].append((range(files[0].start, files[-1].end), in_files(files, time_us)))
+        return {tp: bound(each, snapshot.heads[tp]) for tp, each in answers.items()}
 
-    def _request_times(
-        self, times: Mapping[TopicPartition, Sequence[Position | None]], snapshot: OffsetsSnapshot
-    ) -> tuple[dict[TopicPartition, list[Span]], dict[TopicPartition, DafkaError], int]:
-        """Return the answers of all stores of the snapshot, failures, and the clock's advance.
+    def _ask_times(
+        self,
+        times: Mapping[TopicPartition, Position],
+        snapshot: OffsetsSnapshot,
+        *,
+        after_all: bool = False,
+    ) -> tuple[dict[TopicPartition, list[_Found]], dict[TopicPartition, DafkaError], int]:
+        """Return the answers of all stores of the snapshot, failures, and the clocks' advance.
 
-        Of a partition's times, the first one asks for its first record, the second one for the end
-        of all older records.
+        With ``after_all`` stores return the end of all older records instead of the first record.
         """
         parts = [(at, [heads[tp] for tp in times if tp in heads]) for at, heads in snapshot.answers]
         parts = [(at, infos) for at, infos in parts if infos]
 
         def ask(
             part: tuple[StoreLocation, list[PartitionInfo]],
-        ) -> tuple[int, list[list[int | None]]] | DafkaError:
+        ) -> tuple[int, list[int | None]] | DafkaError:
             location, infos = part
             try:
                 with connections.borrow_client(location, self._options.keys) as client:
                     own_us = time.time_ns() // 1_000
                     now_us = client.clock_us(timeout_s=self._answer_s)
-
-                    def column(number: int) -> list[int | None]:
-                        wanted = [(info.tp, times[info.tp][number]) for info in infos]
-                        rows = [(*tp, _by_clock(each, now_us)) for tp, each in wanted if each]
-                        after_all = number > 0
-                        found = iter(
-                            client.offset_for_times(
-                                rows, timeout_s=self._answer_s, after_all=after_all
-                            )
-                        )
-                        return [each and next(found) for _, each in wanted]
-
-                    width = len(times[infos[0].tp])
-                    return now_us - own_us, [column(number) for number in range(width)]
+                    rows = [(*info.tp, _by_clock(times[info.tp], now_us)) for info in infos]
+                    return now_us - own_us, client.offset_for_times(
+                        rows, timeout_s=self._answer_s, after_all=after_all
+                    )
             except DafkaError as error:
                 return error
 
-        spans: dict[TopicPartition, list[Span]] = {}
+        found: dict[TopicPartition, list[_Found]] = defaultdict(list)
         failures: dict[TopicPartition, DafkaError] = {}
         ahead_us = []
         for (_, infos), answer in zip(parts, map_concurrently(ask, parts), strict=True):
@@ -292,9 +289,9 @@ class OffsetReader:
                 failures |= {info.tp: answer for info in infos}
                 continue
             ahead_us.append(answer[0])
-            for info, *found in zip(infos, *answer[1], strict=True):
-                spans.setdefault(info.tp, []).append((range(info.earliest, info.end), found))
-        return spans, failures, max(ahead_us, default=0)
+            for info, offset in zip(infos, answer[1], strict=True):
+                found[info.tp].append((range(info.earliest, info.end), offset))
+        return found, failures, max(ahead_us, default=0)
 
     def query_stores(self, work: Callable[[StoreClient], T]) -> list[Answer[T]]:
         """Run some work at each store with Flight that the latest snapshot found, in parallel."""
@@ -354,45 +351,53 @@ class OffsetReader:
         return min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
 
     def _stores_snapshot(self, *, thorough: bool) -> OffsetsSnapshot:
-        fetch = self._options.fetch
         self._watch.clear()
         with self._connect(self._options.mesh_address) as reader:
-            over_mesh: list[PartitionInfo] | None = None
-            if fetch == MESH or reader not in _registries or not reader.endpoints():
-                over_mesh = self._discover(reader)
-            elif thorough:
-                with suppress(NoStoreError):  # the known stores still answer
-                    reader.wait_for_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
-            registry = _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
-            if fetch == MESH:
-                registry.update(reader.endpoints(), reader.stores())  # for ``query_stores``
-                return OffsetsSnapshot(merge_heads(over_mesh or ()))
-            answers = self._by_flight(registry, reader)
-            if not answers and over_mesh is None:
-                # None of the known stores answers: this waits for one that comes back.
-                over_mesh = self._over_mesh(reader)
-                answers = self._by_flight(registry, reader, again=True)
-            failing = registry.failures(0.0 if thorough else timing.FLIGHT_FAILURE_S)
-            is_partial = bool(registry.others or failing)
-            if over_mesh is None and is_partial and (thorough or fetch == AUTO):
-                over_mesh = self._over_mesh(reader)
+            if self._options.fetch == MESH:
+                heads = merge_heads(self._discover(reader) or ())
+                self._registry(reader).update(reader.endpoints(), reader.stores())
+                return OffsetsSnapshot(heads)
+            registry, answers, over_mesh = self._ask_stores(reader, thorough=thorough)
         remember(self._options.mesh_address.name, registry.locations)
         silent = tuple(registry.silent())
         last = self._last
         if over_mesh is None and last.is_complete and last[1:3] == (answers, silent):
             return last
-        if fetch != AUTO:
-            known = {info.tp for info in over_mesh or ()}
-            missing = known.difference(*(heads for _, heads in answers))
-            failures = registry.failures()
-            if failures and (not answers or (missing and not registry.others)):
-                raise failures[0]
-            self._check_fetch(answers, missing)
-        others = (over_mesh or []) if fetch == AUTO else []
+        if self._options.fetch == AUTO:
+            others = over_mesh or []
+        else:
+            self._check_fetch(registry, answers, over_mesh or ())
+            others = []
         infos = [info for _, heads in answers for info in heads.values()]
         is_one = len(answers) == 1 and not others  # merging 10,000 partitions takes 15 ms
         heads = dict(sorted(answers[0][1].items())) if is_one else merge_heads(infos + others)
         return OffsetsSnapshot(heads, answers, silent, over_mesh is None)
+
+    def _ask_stores(
+        self, reader: ClusterReader, *, thorough: bool
+    ) -> tuple[StoreRegistry, list[Answer[Heads]], list[PartitionInfo] | None]:
+        """Ask by Flight, and over the mesh (None if it was not needed) for what that may lack."""
+        over_mesh: list[PartitionInfo] | None = None
+        if reader not in _registries or not reader.endpoints():
+            over_mesh = self._discover(reader)
+        elif thorough:
+            with suppress(NoStoreError):  # the known stores still answer
+                reader.wait_for_stores(timeout_s=timing.DISCOVERY_TIMEOUT_S)
+        registry = self._registry(reader)
+        answers = self._by_flight(registry, reader)
+        if not answers and over_mesh is None:
+            # None of the known stores answers: this waits for one that comes back.
+            over_mesh = self._over_mesh(reader)
+            answers = self._by_flight(registry, reader, again=True)
+        failing = registry.failures(0.0 if thorough else timing.FLIGHT_FAILURE_S)
+        is_allowed = thorough or self._options.fetch == AUTO
+        if over_mesh is None and is_allowed and (registry.others or failing):
+            over_mesh = self._over_mesh(reader)
+        return registry, answers, over_mesh
+
+    def _registry(self, reader: ClusterReader) -> StoreRegistry:
+        """Return the registry of a mesh that has answered."""
+        return _registries.setdefault(reader, StoreRegistry(keys=self._options.keys))
 
     def _by_flight(
         self, registry: StoreRegistry, reader: ClusterReader, *, again: bool = False
@@ -433,10 +438,19 @@ class OffsetReader:
         try:
             return self._over_mesh(reader, deadline.left_s)
         except NoStoreError as error:
-            raise cluster_reader.no_store(error, deadline, diagnosis) from None
+            raise cluster_reader.diagnosed(error, deadline, diagnosis) from None
 
-    def _check_fetch(self, answers: Sequence[Answer[Heads]], missing: set[TopicPartition]) -> None:
-        """Raise ConfigError unless the stores with Flight can do what ``fetch`` demands."""
+    def _check_fetch(
+        self,
+        registry: StoreRegistry,
+        answers: Sequence[Answer[Heads]],
+        over_mesh: Sequence[PartitionInfo],
+    ) -> None:
+        """Raise an error unless the stores with Flight can do what ``fetch`` demands."""
+        missing = {info.tp for info in over_mesh}.difference(*(heads for _, heads in answers))
+        failures = registry.failures()
+        if failures and (not answers or (missing and not registry.others)):
+            raise failures[0]
         if not answers:
             why = "no store of this mesh serves Arrow Flight; start one without --flight-port off, "
             why += "or read with fetch = auto or mesh"
@@ -487,50 +501,46 @@ def _since_us(everywhere: Position | None, began_us: int, answers: TimeOffsets) 
     return began_us - (everywhere.number if everywhere.base == AGO else 0)
 
 
-def _first(spans: Sequence[Span], head: PartitionInfo) -> int | None:
+def _first(found: Sequence[_Found], head: PartitionInfo) -> int | None:
     """Return the first offset of a time by the answers of all sources; None if all are older."""
-    offset = min((each for _, (each,) in spans if each is not None), default=None)
+    offset = min((each for _, each in found if each is not None), default=None)
     if offset is None:
-        furthest = max(held.stop for held, _ in spans)
+        furthest = max(held.stop for held, _ in found)
         return furthest if furthest < head.end else None  # records that no source has may be newer
     return min(max(offset, head.earliest), head.end)
 
 
-def _times_of(files: Sequence[ArchivedFile], times_us: Sequence[int | None]) -> Span:
-    since_us, before_us = times_us
-    since: int | None = files[0].start
-    before = None
-    if since_us is not None:
-        newer = (
-            each.start for each in files if each.greatest_us is None or each.greatest_us >= since_us
-        )
-        since = next(newer, None)
-    if before_us is not None:
-        older = [n for n, e in enumerate(files) if e.least_us is None or e.least_us < before_us]
-        if (matching := older[-1] + 1 if older else 0) < len(files):
-            before = files[matching].start
-    return range(files[0].start, files[-1].end), [since, before]
+def _start(found: Sequence[_Found], head: PartitionInfo) -> int:
+    # Records behind those of all sources may be newer than the time, and records before those of
+    # all sources may be new enough if the first one of these is.
+    furthest = max(held.stop for held, _ in found)
+    offset = min([furthest, *(each for _, each in found if each is not None)])
+    return head.earliest if offset <= min(held.start for held, _ in found) else offset
 
 
-def _span(
-    spans: Sequence[Span], times_us: Sequence[int | None], head: PartitionInfo
-) -> tuple[int, int]:
-    start, end = head.earliest, head.end
-    ranges = [held for held, _ in spans]
-    if times_us[0] is not None:
-        # Records behind those of all stores may be newer than the time, and records before those
-        # of all stores may be new enough if the first one of these is.
-        furthest = max(held.stop for held in ranges)
-        found = min([furthest, *(each for _, (each, _) in spans if each is not None)])
-        start = start if found <= min(held.start for held in ranges) else found
-    if times_us[1] is not None and any(each is not None for _, (_, each) in spans):
-        end = max(
-            held.stop if each is None else each
-            for held, (_, each) in spans
-            # A store without older records knows nothing of others' records before its own.
-            if each != held.start or not any(o.start < each <= o.stop for o in ranges)
-        )
-    return start, end
+def _end(found: Sequence[_Found], head: PartitionInfo) -> int:
+    if all(each is None for _, each in found):
+        return head.end
+    return max(
+        held.stop if each is None else each
+        for held, each in found
+        # A store without older records knows nothing of others' records before its own.
+        if each != held.start or not any(other.start < each <= other.stop for other, _ in found)
+    )
+
+
+def _first_in_files(files: Sequence[ArchivedFile], time_us: int) -> int | None:
+    newer = (f.start for f in files if f.greatest_us is None or f.greatest_us >= time_us)
+    return next(newer, None)
+
+
+def _end_in_files(files: Sequence[ArchivedFile], time_us: int) -> int | None:
+    end = None
+    for file in reversed(files):
+        if file.least_us is None or file.least_us < time_us:
+            break
+        end = file.start
+    return end
 
 
 @dataclass(slots=True)

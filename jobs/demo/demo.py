@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from dafka_core import DafkaError, EmbeddedCluster
-from dafka_spark.job_support import build_session, positive
+from dafka_spark.job_support import add_option, build_session, positive
 from demo.compare import partition_differences, row_differences, sums_of
 from demo.flight_delays import (
     RESULT_KEY,
@@ -244,18 +244,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="A year of flights through Dafka and Spark, with a crash on the way."
     )
-    parser.add_argument(
-        "--limit",
-        type=_limit,
-        metavar="N",
-        help=f"only the first N of the {FLIGHTS_OF_2013} flights, at least {LEAST_FLIGHTS} "
-        "(default: all)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("demo-output"),
-        metavar="DIR",
-        help="where results, logs and the plot go (default: %(default)s)",
-    )
+    first = f"only the first N of the {FLIGHTS_OF_2013} flights, at least {LEAST_FLIGHTS} "
+    add_option(parser, "--limit", "N", f"{first}(default: all)", _limit)
+    results = "where results, logs and the plot go"
+    add_option(parser, "--output", "DIR", results, Path, Path("demo-output"))
     return parser

@@ -13,12 +13,14 @@ repeats its rows on the topic under the same number, so both tell the same after
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from dafka_spark.job_support import (
     JobParser,
+    add_option,
     add_query_arguments,
     build_session,
     check_options,
@@ -163,24 +165,13 @@ def _parser() -> JobParser:
         "streaming query from a topic of flights to a topic and to parquet."
     )
     add_query_arguments(parser, QUERY)
-    parser.add_argument(
-        "--topic", default="flights", help="the topic to read (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--to", default="delays", metavar="TOPIC", help="the topic to write (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--output", required=True, type=path, metavar="DIR", help="the parquet directory to write"
-    )
-    parser.add_argument(
-        "--window", default="1 day", metavar="TIME", help="a window's length (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--watermark",
-        default=DEFAULT_WATERMARK,
-        metavar="TIME",
-        help="how late a flight may be read, in event time (default: %(default)s)",
-    )
+    add = partial(add_option, parser)
+    add("--topic", "TOPIC", "the topic to read", default="flights")
+    add("--to", "TOPIC", "the topic to write", default="delays")
+    add("--output", "DIR", "the parquet directory to write", path, required=True)
+    add("--window", "TIME", "a window's length", default="1 day")
+    late = "how late a flight may be read, in event time"
+    add("--watermark", "TIME", late, default=DEFAULT_WATERMARK)
     return parser
 
 

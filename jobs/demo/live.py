@@ -15,13 +15,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console as Terminal
 
 from dafka_core import ConfigError, DafkaError, EmbeddedCluster
-from dafka_spark.job_support import positive
+from dafka_spark.job_support import add_option, positive
 from demo.live_pipeline import AWAY_PICTURE, MAP_PICTURE, QUERY_PICTURE, Live, Plan
 from demo.pictures import MISSING, NONE, Page, browser_named, draw_console, find_browser
 from demo.pipeline import SUBMIT_ARGUMENTS, StalledError, prepare
@@ -117,41 +118,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 nothing was lost or doubled; 1 something was, or it failed; 2 an "
         "option is wrong; 130 or 143 stopped.",
     )
-    parser.add_argument(
-        "--rate",
-        type=positive,
-        default=1000,
-        metavar="N",
-        help="flights a second (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=positive,
-        default=60,
-        metavar="N",
-        help="time of feeding; the run takes half a minute longer "
-        f"(default: %(default)s, or until all {FLIGHTS_OF_2013:,} are fed)",
-    )
-    parser.add_argument(
-        "--listen",
-        default="127.0.0.1:0",
-        metavar="HOST:PORT",
-        help="where the console is (default: %(default)s, a port that the system chooses)",
-    )
-    parser.add_argument(
-        "--browser",
-        type=browser_named,
-        metavar="PROGRAM",
-        help="the Chromium that draws pictures of the console, or none for no such pictures "
-        "(default: the one on the path)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("demo-output/live"),
-        metavar="DIR",
-        help="where results, logs and pictures go (default: %(default)s)",
-    )
+    add = partial(add_option, parser)
+    add("--rate", "N", "flights a second", positive, 1000)
+    feeding = f"time of feeding, at most until all {FLIGHTS_OF_2013:,} are fed; the run takes half "
+    add("--seconds", "N", f"{feeding}a minute longer", positive, 60)
+    listen = "where the console is; port 0 lets the system choose"
+    add("--listen", "HOST:PORT", listen, default="127.0.0.1:0")
+    browser = "the Chromium that draws pictures of the console, or none for no such pictures "
+    add("--browser", "PROGRAM", f"{browser}(default: the one on the path)", browser_named)
+    add("--output", "DIR", "where results, logs and pictures go", Path, Path("demo-output/live"))
     return parser
 
 

@@ -39,6 +39,7 @@ from dafka_spark.job_support import (
     JobError,
     JobParser,
     Stopped,
+    add_option,
     on_stop_signals,
     positive,
     print_json,
@@ -277,17 +278,9 @@ def _rate(text: str) -> float:
 
 def _parser() -> JobParser:
     parser = JobParser("Feed a topic with the flights of 2013 as JSON, one partition per airport.")
-    parser.add_argument("--topic", default="flights", help="default: %(default)s")
-    parser.add_argument(
-        "--limit", type=positive, metavar="N", help="only the first N flights (default: all)"
-    )
-    parser.add_argument(
-        "--rate",
-        type=_rate,
-        default=0.0,
-        metavar="N",
-        help="flights per second, 0 for as fast as it goes (default: %(default)s)",
-    )
+    add_option(parser, "--topic", "TOPIC", "the topic to write", default="flights")
+    add_option(parser, "--limit", "N", "only the first N flights (default: all)", positive)
+    add_option(parser, "--rate", "N", "flights per second, 0: as fast as it goes", _rate, 0.0)
     parser.add_argument(
         "--resume",
         action="store_true",

@@ -13,11 +13,10 @@ from dafka_kafka.registry_table import RegistryTable
 class CommitsAtOnce(RegistryLease):
     """The commit record is written with the changes, before a majority has them."""
 
-    def _assign(self) -> object:
-        result = super()._assign()
-        if result is None:
+    def _assign(self) -> None:
+        super()._assign()
+        if not self._is_unchanged:
             self._commit()
-        return result
 
 
 class OwnStoreIsEnough(RegistryLease):
@@ -34,11 +33,10 @@ class OwnStoreIsEnough(RegistryLease):
 class CompletesAtOnce(RegistryLease):
     """The client is told of success before a majority has the changes."""
 
-    def _assign(self) -> object:
-        result = super()._assign()
+    def _assign(self) -> None:
+        super()._assign()
         for proposal in self._written:
             proposal.complete()
-        return result
 
 
 class WritesTheOldPlanAgain(RegistryLease):
@@ -46,15 +44,15 @@ class WritesTheOldPlanAgain(RegistryLease):
 
     _old: list[bytes] | None = None
 
-    def _assign(self) -> object:
+    def _assign(self) -> None:
         if self._old is None:
-            return super()._assign()
+            super()._assign()
+            return
         while self._proposals:
             self._written.append(self._proposals.popleft())
         assert self.producer is not None
         self.producer.publish_many(self._old)
-        self._old = None
-        return None
+        self._old, self._is_unchanged = None, False
 
     def _retry(self) -> None:
         if self._written and self.state is LeaseState.WRITING and self._planned:
@@ -73,7 +71,7 @@ class PlansOnACopy(RegistryLease):
 
     _table: RegistryTable | None = None
 
-    def _assign(self) -> object:
+    def _assign(self) -> None:
         assert self.producer is not None
         end, log = self.producer.role.acknowledged, self._log
         if self._table is None:
@@ -81,7 +79,7 @@ class PlansOnACopy(RegistryLease):
         self._table.applied = end
         vars(log)["read"] = lambda committed=0: self._table
         try:
-            return super()._assign()
+            super()._assign()
         finally:
             del vars(log)["read"]
 

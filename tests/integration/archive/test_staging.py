@@ -1,10 +1,9 @@
 """Staged files belong to one writer while it lives."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,11 +70,40 @@ def test_a_file_of_a_removed_manifest_takes_the_place_of_no_other(manifest: Mani
     assert path.read_text() == "x"
 
 
-def test_a_living_writer_s_files_are_left_alone(manifest: Manifest) -> None:
+@pytest.mark.parametrize("over_nfs", [False, True])
+def test_a_living_writer_s_files_are_left_alone(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, over_nfs: bool
+) -> None:
+    """Over NFS a lock of a directory is known to its own machine alone."""
+    real = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        if not (over_nfs and stat.S_ISDIR(os.fstat(descriptor).st_mode)):
+            real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
     with Staging(manifest) as staged:
         stage(staged)
         recover(Manifest(manifest.directory, "flights"))
         assert manifest_module.staged_path(manifest, file(staged)).exists()
+    assert not any((manifest.commits / "staged").iterdir())
+
+
+def test_what_nfs_does_not_show_yet_is_not_removed(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer is killed after its commit, and another machine has an older list of commits."""
+    staged = Staging(manifest)
+    staged.__enter__()
+    stage(staged)
+    assert manifest.commit([file(staged)])
+    staged._locks.close()
+    with monkeypatch.context() as older:
+        older.setattr(Manifest, "refresh", lambda _: False)
+        recover(Manifest(manifest.directory, "flights"))
+    recover(Manifest(manifest.directory, "flights"))
+    assert manifest_module.path_of(manifest, file(staged)).read_text() == "x"
+    assert not staged.directory.exists()
 
 
 def test_after_an_error_what_is_committed_is_there(manifest: Manifest) -> None:

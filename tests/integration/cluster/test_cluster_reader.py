@@ -1,7 +1,5 @@
 """Queries without a tower: by the stores known before, also in new processes, or by option."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable
@@ -35,7 +33,14 @@ from dafka_spark.sink.staging import WriterFactory
 from dafka_spark.sink.store_session import PickedStore
 from dafka_spark.source.micro_batch_stream import DafkaMicroBatchStream
 from tests.integration.cluster.sinks import PARTITION, Sink, numbers, read, stage, texts
-from tests.integration.cluster.stores import Batch, Logged, Patch, close_connections
+from tests.integration.cluster.stores import (
+    Batch,
+    Logged,
+    Patch,
+    Serve,
+    close_connections,
+    count_requests,
+)
 from tests.unit.dafka_spark.streams import positions
 
 NewProcess = Callable[[], None]
@@ -149,6 +154,22 @@ def test_known_stores_that_have_all_died_are_no_empty_cluster(
     assert failed.value.__notes__[0].startswith("grpc")
 
 
+def test_known_stores_report_each_other_now_and_then(serve: Serve, patch: Patch) -> None:
+    """Not at each trigger, which would wait for a store without an answer."""
+    store = serve("one")
+    known = [store.location, StoreLocation("two", (NOWHERE,))]
+    reader = KnownStoresReader(known, TowerNotFoundError([TOWER], 1.0), NO_KEYS)
+    asked = count_requests(patch, "stores")
+    for _ in range(3):
+        assert [*reader.endpoints()] == ["one"]
+    assert asked == {}
+    store.backend.others = {"two": (NOWHERE,)}
+    patch.setattr(timing, "LOCATION_MAX_AGE_S", 0.0)
+    assert [each.store for each in reader.missing_stores(timeout_s=30)] == ["two"]
+    assert [*reader.endpoints()] == ["one", "two"]
+    assert asked == {"stores": 3}
+
+
 def test_a_sink_continues_on_a_new_machine(
     pair: Sink, new_process: NewProcess, tmp_path: Path
 ) -> None:
@@ -244,6 +265,14 @@ def test_a_query_reads_and_writes_without_a_mesh(pair: Sink) -> None:
     for least in ("2", "all"):
         with pytest.raises(ConfigError, match=f"1 store has answered; away: store {gone} "):
             count(stores=both, minStores=least)
+
+
+def test_a_store_that_the_others_have_forgotten_is_not_missing(serve: Serve) -> None:
+    store = serve("one")
+    reader = NamedStoresReader(store.location.locations[-1:], NO_KEYS)
+    for names in (["two"], []):
+        store.backend.others = dict.fromkeys(names, (NOWHERE,))
+        assert [each.store for each in reader.missing_stores(timeout_s=30)] == names
 
 
 def test_stores_are_asked_at_the_uris_of_the_option(

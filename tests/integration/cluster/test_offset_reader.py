@@ -1,7 +1,5 @@
 """The offsets of a query: the latest and earliest ones of all stores, and those of times."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 import time
@@ -201,8 +199,8 @@ def test_a_repeated_batch_reads_what_is_not_selected_any_more(
 
 # -- times -----------------------------------------------------------------------------------------
 
-HOUR_MS = 3_600_000
-T0_MS = 1_767_225_600_000
+HOUR_MS = HOUR_US // 1_000
+T0_MS = BEGIN_US // 1_000
 """The time of the first record: the beginning of 2026."""
 
 
@@ -481,10 +479,6 @@ def topic(serve: Serve, tmp_path: Path) -> Archived:
     return Archived(serve, tmp_path / "archive")
 
 
-def archived_hour(number: float) -> str:
-    return str((BEGIN_US + int(number * HOUR_US)) // 1000)
-
-
 @FETCH
 def test_a_batch_reads_both_as_one_topic(topic: Archived, serve: Serve, fetch: str) -> None:
     assert topic.offsets(fetch=fetch) == [*range(60)]
@@ -511,7 +505,7 @@ def test_columns_from_the_archive_are_those_of_stores(topic: Archived) -> None:
 def test_a_topic_of_the_archive_alone(topic: Archived, serve: Serve, fetch: str) -> None:
     topic.mesh.served = [serve("empty")]
     assert topic.offsets(fetch=fetch) == [*range(40)]
-    assert topic.offsets(fetch=fetch, startingTimestamp=archived_hour(7)) == [*range(7, 40)]
+    assert topic.offsets(fetch=fetch, startingTimestamp=hour(7)) == [*range(7, 40)]
 
 
 @FETCH
@@ -580,7 +574,7 @@ def test_conditions_apply_to_both_and_narrow_the_ranges(topic: Archived) -> None
 
 def test_a_query_starts_at_a_time(topic: Archived) -> None:
     for hours, first in (-5, 0), (7, 7), (39.5, 40), (41, 41), (55, 55):
-        assert topic.offsets(startingTimestamp=archived_hour(hours)) == [*range(first, 60)], hours
+        assert topic.offsets(startingTimestamp=hour(hours)) == [*range(first, 60)], hours
 
 
 def test_a_newer_history_ends_where_it_does(topic: Archived) -> None:
@@ -628,12 +622,12 @@ def test_a_stream_behind_retention_continues_in_the_archive(topic: Archived, pat
 def test_the_archive_does_not_answer_for_a_store(topic: Archived, patch: Patch) -> None:
     fail(patch, "offset_for_times")
     with pytest.raises(StoreUnreachableError):
-        topic.offsets(startingTimestamp=archived_hour(50), fetchTimeoutMs="300")
+        topic.offsets(startingTimestamp=hour(50), fetchTimeoutMs="300")
 
 
 def test_a_later_partition_of_a_stream_from_a_time_starts_in_the_archive(topic: Archived) -> None:
     """Its store has trimmed some of the records since then."""
-    query = topic.stream(startingTimestamp=archived_hour(25))
+    query = topic.stream(startingTimestamp=hour(25))
     assert positions(query.end) == {"A": 25}
     topic.append(B, 60)
     topic.move(B, 30)

@@ -27,7 +27,7 @@ from dafka_core.audit import (
     verified,
 )
 from dafka_core.errors import DafkaError, StoreUnreachableError
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import RowDigest, Values
@@ -230,6 +230,14 @@ def test_rows_that_are_trimmed_or_without_records(query: AuditedQuery, store: Se
     assert found[0].why == f"{P}: offsets 0 to 2 are trimmed in part"
 
 
+def test_rows_that_are_trimmed_meanwhile_are_not_wrong(query: AuditedQuery, store: Served) -> None:
+    query.audit()
+    running = verified([store.client()], query.checkpoint, timeout_s=PATIENCE_S)
+    found = [next(running)]
+    store.log.trim(OUT[0], 3)
+    assert states([*found, *running]) == [PROVED, TRIMMED, PROVED]
+
+
 def test_one_store_with_all_audit_records_is_enough(
     tmp_path: Path, store: Served, serve: Serve
 ) -> None:
@@ -284,6 +292,30 @@ def test_source_offsets_are_compared_as_far_as_known(
     assert [each.source for each in found] == sources
     assert [each.recomputed for each in found] == [
         each.source != GONE and each.state == PROVED for each in found
+    ]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_offsets_that_spark_deletes_meanwhile_are_gone(
+    query: AuditedQuery, store: Served, is_late: bool
+) -> None:
+    query.audit()
+    own = passed_through([store.client()], query.checkpoint, timeout_s=PATIENCE_S)
+
+    def recompute(batch: int) -> RowDigest:
+        if is_late and batch == 1:
+            forget(query, 2)
+        return own(batch)
+
+    running = verified([store.client()], query.checkpoint, recompute, timeout_s=PATIENCE_S)
+    found = [next(running)]
+    if not is_late:
+        forget(query, 2)
+    found += running
+    assert [(each.state, each.source) for each in found] == [
+        (PROVED, SAME),
+        (PROVED, GONE),
+        (PROVED, GONE),
     ]
 
 
@@ -368,7 +400,7 @@ def test_a_recorded_batch_is_repeated_after_some_of_its_rows_are_trimmed(
     first, _ = audited.records()[0].ranges
     with sink.session() as session:
         (client,) = session.clients()
-        client.ask(Trimmed, PATIENCE_S, TrimRequest(((*first.tp, 5),)))
+        client.ask(PATIENCE_S, TrimRequest(((*first.tp, 5),)))
     for tasks in (2, 5):
         audited.run(0, 0, 20, tasks=tasks)
         assert audited.recorded() == before

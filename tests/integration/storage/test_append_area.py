@@ -1,7 +1,5 @@
 """The append area: small batches cause few writes, and readers don't notice it."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
@@ -120,6 +118,23 @@ def test_a_damaged_group_is_named_and_appends_go_on(
             assert held(store, "q") == [b"%d" % each for each in range(number + 1)]
         assert store.trim(TP, 1) == 1
     assert key in groups(tmp_path)
+
+
+def test_a_damaged_group_harms_no_partition_outside_of_it(tmp_path: Path) -> None:
+    """The store reported all of its partitions as damaged, and read them again and again."""
+    other = TP._replace(partition="q")
+    with Log(tmp_path) as store:
+        put(store, [b"lost"])
+        put(store, [b"whole"], "q")
+        before = store.statistics(other)
+    change(tmp_path, b"meta", next(iter(groups(tmp_path))), b"DafG" + bytes(100))
+    with Log(tmp_path) as store:
+        assert store.statistics(other) == before
+        with store.snapshot() as snapshot:
+            blocks = snapshot.blocks(other)
+            assert blocks is not None
+            assert [(each.first, each.end) for each in blocks] == [(0, 1)]
+        assert store.healer.damaged == set()
 
 
 def test_records_before_a_damaged_group_are_read(tmp_path: Path) -> None:

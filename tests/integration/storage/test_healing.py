@@ -1,7 +1,5 @@
 """Damaged records are replaced, at the same offsets, and everything reads them again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -176,6 +174,18 @@ def test_all_damage_of_a_partition_is_replaced_at_once(logs: TwoLogs) -> None:
     for number in range(2 * LARGE):
         logs.flip(number * COUNT, AT_CONTENT if number < LARGE else AT_CONTENT // 10)
     assert [start for start, _ in logs.heal()] == list(range(0, END, COUNT))
+    logs.assert_equal()
+
+
+def test_a_block_is_replaced_while_the_one_before_it_is_damaged(logs: TwoLogs) -> None:
+    """Other stores have that one later; searches by time find the right records then."""
+    for start in (0, COUNT):
+        logs.flip(start, AT_HEADER)
+    for each in reversed([*filter(None, logs.damaged.healer.damaged_ranges(TP))]):
+        for part in logs.good.read(TP, each.start, each.end):
+            assert logs.damaged.healer.replace(each, part)
+    logs.assert_equal()
+    clean(logs.damaged)
     logs.assert_equal()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import astuple
 
+from dafka_core.flight.backup_requests import FoundLinks
 from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch
 from dafka_core.storage import Log
@@ -101,6 +102,9 @@ def test_links_that_were_changed_or_removed_are_found(tmp_path: Path) -> None:
     found = reopened(tmp_path).found
     assert [(each.kind, each.offset) for each in found] == [(LINKS, 128), (LINKS, 192)]
     assert "the link of records 128 to 191, or the previous, was changed" in found[0].why
+    change(tmp_path, b"meta", key, b"cut")
+    with Log(tmp_path) as log:  # another store can parse the rest
+        assert FoundLinks.parse(FoundLinks(tuple(links(log, TP))).packed()).links[-1].start == 256
     change(tmp_path, b"meta", key, None)
     (damage,) = reopened(tmp_path).found
     assert (damage.kind, damage.offset) == (LINKS, 128)
@@ -178,6 +182,10 @@ def test_another_history_is_no_change_of_records(tmp_path: Path) -> None:
         (damage,) = check_saved(log.snapshot, saved).found
         assert damage[:4] == (REPLACED, *ONE, 0)
         assert "'dafka store aside'" in damage.why
+        (newer,) = links(log, ONE)
+        (aside,) = log.aside()
+    change(tmp_path, b"meta", b"aside " + aside.id.to_bytes(8), b"damaged")
+    assert against(tmp_path, newer) == Checked(linked=9)
 
 
 def test_two_stores_are_compared_by_their_links(tmp_path: Path) -> None:

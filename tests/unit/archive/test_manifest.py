@@ -1,7 +1,5 @@
 """The manifest is believed only if it is what a writer has written."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path
@@ -108,8 +106,10 @@ def change(**changes: Any) -> bytes:
         (change(start=3), r"offsets 3 to 3 \(exclusive\) are not a range"),
         (change(end=2**63), "'end' = 9223372036854775808: must be `int` <= "),
         (change(day="../../x"), "day"),
+        (change(day="2026-13-01"), "month must be in 1..12"),
         (change(staged="../x"), "staged"),
         (change(partition=""), "partition"),
+        (change(partition="\ud800"), "'files' = "),
         (change(partition="x" * 300), "partition"),
         (b"\xff\xfe", "must be a JSON object"),
     ],

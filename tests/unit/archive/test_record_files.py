@@ -1,7 +1,5 @@
 """Parquet files of records: what is written is what is read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle
@@ -237,7 +235,7 @@ def test_days_are_those_of_utc() -> None:
         (errno.ENOSPC, "the disk is full: No space left on device .*: free some space"),
         (errno.EDQUOT, "the disk is full: Disk quota exceeded"),
         (errno.EROFS, "it cannot be written to: Read-only file system .*; permit this user"),
-        (errno.EACCES, "it cannot be written to: Permission denied"),
+        (errno.EACCES, "it cannot be used: Permission denied .*; permit this user"),
         (errno.ESTALE, "archive at d: Stale file handle"),
     ],
 )

@@ -9,15 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import Figure, compared, in_turns, interval, print_line, regressions, slower
+from benchmarks.figures import (
+    Figure,
+    compared,
+    in_turns,
+    interval,
+    limited,
+    print_line,
+    regressions,
+    slower,
+)
 from benchmarks.harness import FULL_RECORDS, Bench, fill
 from benchmarks.processes import cpu_s
 from dafka_core.storage import Log
 
 
 def test_the_ratio_is_the_median_of_the_pairs_ratios() -> None:
-    figure = compared("f", [1.0, 8.0, 3.0], [2.0, 2.0, 4.0], unit="u", goal=0.5)
-    assert figure == Figure("f", 3.0, 2.0, "u", 0.75, 0.5, 4.0, 0.5, 3)
+    figure = compared("f", [1.0, 8.0, 3.0], [2.0, 2.0, 4.0], "u/s", goal=0.5)
+    assert figure == Figure("f", 3.0, 2.0, "u/s", 0.75, 0.5, 4.0, 0.5, 3)
 
 
 @pytest.mark.parametrize(
@@ -35,21 +44,22 @@ def test_the_interval_is_what_pairs_in_any_order_leave_open(pairs: int, left_out
 def test_a_goal_within_the_noise_is_told_from_one_that_is_missed(
     ours: list[float], met: str
 ) -> None:
-    assert compared("f", ours, [1.0, 1.0], unit="u", goal=0.95).met == met
+    assert compared("f", ours, [1.0, 1.0], "u/s", goal=0.95).met == met
 
 
 @pytest.mark.parametrize(
     ("ours", "is_worse"), [([0.86, 0.2], False), ([0.84, 0.83], True), ([2.0, 2.0], False)]
 )
 def test_a_regression_is_beyond_the_noise(ours: list[float], is_worse: bool) -> None:
-    figure = compared("f", ours, [1.0, 1.0], unit="u", goal=0.5)
+    figure = compared("f", ours, [1.0, 1.0], "u/s", goal=0.5)
     assert bool(regressions([figure], {"f": 1.0})) is is_worse
     assert regressions([figure], {"another": 9.0}) == []
 
 
-def test_smaller_may_be_better() -> None:
-    figure = compared("f", [200.0], [100.0], unit="ms", goal=0.87, smaller_is_better=True)
-    assert (figure.ours, figure.reference, figure.ratio) == (200.0, 100.0, 0.5)
+@pytest.mark.parametrize("unit", ["ms", "MB", "s/M records", "% core"])
+def test_less_is_better_of_what_is_no_rate(unit: str) -> None:
+    figure = limited("f", [200.0, 200.0], 100.0, unit)
+    assert (figure.ours, figure.reference, figure.ratio, figure.met) == (200.0, 100.0, 0.5, "NO")
 
 
 def test_the_slower_side_of_each_pair() -> None:
@@ -70,12 +80,12 @@ def test_sides_alternate_in_who_is_first() -> None:
 
 
 def test_a_figure_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    print_line(compared("f", [1.0], [3.0], unit="u", goal=0.5))
+    print_line(compared("f", [1.0], [3.0], "u/s", goal=0.5))
     assert json.loads(capsys.readouterr().out) == {
         "name": "f",
         "ours": 1.0,
         "reference": 3.0,
-        "unit": "u",
+        "unit": "u/s",
         "ratio": 0.3333,
         "low": 0.3333,
         "high": 0.3333,
