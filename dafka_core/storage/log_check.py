@@ -205,11 +205,6 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
         row = tables.visible_row(tp)
         if row is not None and saved.start < row.earliest:
             return Checked()
-        life = 0
-        with suppress(StoreError):  # of a damaged history, which is reported elsewhere
-            life = life_at(tables.lives.history(row), saved.end) if row else 0
-        asides = (each for each in AsideArea(tables).rows() if each.tp == tp)
-        is_other = f"{life:016x}" != saved.life or any(each.earliest < saved.end for each in asides)
         why = f"it ends here, but had {saved.range}"
         if row is not None and saved.end <= row.end:
             previous = tables.links.last(row.id, saved.start)
@@ -223,6 +218,11 @@ def check_saved(open_tables: OpenTables, saved: PartitionLink) -> Checked:
                 return Checked(linked=saved.end - saved.start)
             what = saved.range if made.records != saved.records else f"records before {saved.end}"
             why = f"{what}, or their times, do not match the saved link"
+        life = 0
+        with suppress(StoreError):  # of a damaged history, which is reported elsewhere
+            life = life_at(tables.lives.history(row), saved.end) if row else 0
+        asides = (each for each in AsideArea(tables).rows() if each.tp == tp)
+        is_other = f"{life:016x}" != saved.life or any(each.earliest < saved.end for each in asides)
     if is_other:
         why += (
             ": if another producer's records have replaced them, they are set aside ('dafka store "

@@ -48,6 +48,7 @@ from tests.integration.cluster.sinks import (
     texts,
 )
 from tests.integration.cluster.stores import Patch
+from tests.integration.cluster.test_cluster_reader import have_met
 from tests.integration.nodes.peers import RawPeer
 from tests.unit.protocol.strategies import packed
 
@@ -522,6 +523,7 @@ def test_a_commit_waits_for_stores_that_came_after_the_job_began(pair: Sink) -> 
     options = pair.options(acks="all")
     picked = pick_store(options)
     pair.cluster.start_store(1)
+    wait_until(lambda: have_met(pair))  # a store that no other one knows yet is not waited for
     with WriterFactory(options, picked) as factory, factory.open(pair.tp) as writer:
         staged = stage(writer, numbers(0, 10))
     waited = acknowledged(pair.patch)

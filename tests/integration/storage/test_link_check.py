@@ -182,6 +182,10 @@ def test_another_history_is_no_change_of_records(tmp_path: Path) -> None:
         (damage,) = check_saved(log.snapshot, saved).found
         assert damage[:4] == (REPLACED, *ONE, 0)
         assert "'dafka store aside'" in damage.why
+        (newer,) = links(log, ONE)
+        (aside,) = log.aside()
+    change(tmp_path, b"meta", b"aside " + aside.id.to_bytes(8), b"damaged")
+    assert against(tmp_path, newer) == Checked(linked=9)
 
 
 def test_two_stores_are_compared_by_their_links(tmp_path: Path) -> None:

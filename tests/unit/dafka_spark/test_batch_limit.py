@@ -1,7 +1,5 @@
 """The records that a micro-batch takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, STEP_US
-from dafka_core.storage.log import DOUBTED_US, EARLIEST_US, JUMP_US, StoreClock
+from dafka_core.model.timestamps import (
+    ANY_US,
+    DOUBTED_US,
+    EARLIEST_US,
+    JUMP_US,
+    MAX_AHEAD_US,
+    STEP_US,
+    StoreClock,
+)
 
 S = 1_000_000
 HOUR_US = 3_600 * S
