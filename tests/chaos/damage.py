@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dafka_core.errors import DafkaError
-from dafka_core.flight.requests import Offsets, OffsetsRequest
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import values_on_disk
@@ -232,7 +232,7 @@ def _heal(it: TableRound, store: Node, held: Partitions) -> None:
 
 
 def _damaged_count(client: StoreClient) -> int:
-    return client.ask(Offsets, READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
+    return client.ask(READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
 
 
 def _ends(client: StoreClient) -> Partitions:

@@ -10,7 +10,6 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -232,24 +231,6 @@ def test_checks_continue_after_one_without_a_free_file(
         assert not sender.is_ended()
     sender.check(3)
     assert sender.is_ended()
-
-
-def test_checks_begin_with_the_next_node_after_no_thread_could_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    checker, quotas = module._Checker(), ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
-    checked = threading.Event()
-    monkeypatch.setattr(quotas, "check", lambda now: checked.set())
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError):
-            checker.add(quotas)
-    checker.add(quotas)
-    assert checked.wait(PATIENCE_S)
-    checker.remove(quotas)
 
 
 COUNT = 5_000

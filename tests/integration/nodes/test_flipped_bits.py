@@ -14,7 +14,7 @@ import pytest
 
 from dafka_core import Consumer, Reader, Store
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.flight.requests import Offsets, OffsetsRequest
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import store_backup
 from dafka_core.storage.log_check import Damage
@@ -48,7 +48,7 @@ def found_damage(store: Store) -> list[Damage]:
 def damaged_count(store: Store) -> int:
     """Return the number that 'dafka status' and 'dafka doctor' show."""
     with client_of(store) as client:
-        return client.ask(Offsets, PATIENCE_S, OffsetsRequest(()))[0].damaged
+        return client.ask(PATIENCE_S, OffsetsRequest(()))[0].damaged
 
 
 def statistics(store: Store, tp: TopicPartition) -> PartitionStatistics | None:

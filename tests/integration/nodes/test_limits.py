@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -210,7 +211,10 @@ def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
         limits.add(tps[0])
         found: list[Usage] = []
         look = scan_of(log, limits, found)
-        assert [len(list(look.steps())) for _ in range(2)] == [5, 0]
+        pauses = [Mock(), Mock()]
+        for pause in pauses:
+            look.run(pause)
+        assert [pause.call_count for pause in pauses] == [5, 0]
         (held,) = found
         assert (held.topics, held.owners) == ({"t": 2, "u": 2}, {A: 2, B: 2})
         assert held.seen == {tps[0]}
@@ -233,12 +237,12 @@ def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptur
         found: list[Usage] = []
         limits = StoreLimits({"max_key_bytes": 1_500_000})
         look = scan_of(log, limits, found)
-        list(look.steps())
+        look.run(lambda: None)
         log.append([RecordBatch.of(tp, 1, [b"x" * 1_000_000]) for tp in (bad, good)])
         log._env.write(damage)
         for offset in range(2):
             look._due = 0.0
-            list(look.steps())
+            look.run(lambda: None)
             log.append([RecordBatch.of(other, offset, [b"x"])])
     owners = [[held.size_bytes[each] // 1_000_000 for each in (A, B)] for held in found]
     assert owners == [[1, 1], [2, 1], [2, 1]]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dafka_core import Consumer, RecordBatch, Store
+from dafka_core.model import timestamps
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.timestamps import WallClock
@@ -21,7 +22,6 @@ from dafka_core.ops.checks import check_all
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.gathering import gathered
 from dafka_core.ops.health import of_node
-from dafka_core.storage import log
 from dafka_core.testing import wait_until
 from tests.integration.nodes.conftest import Produce, Start
 from tests.integration.nodes.content import flushed, values
@@ -49,7 +49,7 @@ class WrongClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
     clock = WrongClock()
-    monkeypatch.setattr(log, "machine_us", clock.now_us)
+    monkeypatch.setattr(timestamps, "machine_us", clock.now_us)
     return clock
 
 
@@ -88,7 +88,7 @@ def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it
             put(store, TopicPartition("own", new_address()))
             (warned,) = (each for each in caplog.records if "clock" in each.message)
             assert warned.levelno == logging.WARNING
-            assert "is 48.0 h ahead of the newest time in the log: it is in d" in warned.message
+            assert "is 48.0 h ahead of its log's time: it is in d" in warned.message
             facts = gathered({}, uris=store.locations[-1:], timeout_s=PATIENCE_S)
             told = [*check_all(facts), *of_node(store)]
             doubts = [each for each in told if "is in doubt" in each.sentence]
