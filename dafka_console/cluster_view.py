@@ -30,10 +30,8 @@ from dafka_core.errors import (
 )
 from dafka_core.flight.requests import (
     HeadsSince,
-    Peers,
     PeersRequest,
     RetentionRequest,
-    RetentionRules,
 )
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -85,10 +83,10 @@ class StoreLink(Closing):
             if began >= self._space_due:
                 state = state._replace(space=self.client.space(timeout_s=ANSWER_S))
                 with suppress(NotAllowedError):
-                    (found,) = self.client.ask(Peers, ANSWER_S, PeersRequest())
+                    (found,) = self.client.ask(ANSWER_S, PeersRequest())
                     state = state._replace(peers=found.peers)
                 with suppress(InvalidRequestError):  # it has no rules
-                    (active,) = self.client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+                    (active,) = self.client.ask(ANSWER_S, RetentionRequest())
                     state = state._replace(rules=active.rules)
                 self._space_due = began + SPACE_EVERY_S
             self.heads = heads

@@ -41,38 +41,23 @@ if TYPE_CHECKING:
     from dafka_core.ops.endpoint import serve_metrics as serve_metrics
     from dafka_core.testing.embedded_cluster import EmbeddedCluster as EmbeddedCluster
 
-_HOMES: Final = {
-    "BackPressureError": "errors",
-    "ClosedError": "errors",
-    "ConfigError": "errors",
-    "Consumer": "nodes.consumer",
-    "DafkaError": "errors",
-    "DataLossError": "errors",
-    "EmbeddedCluster": "testing.embedded_cluster",
-    "FetchTimeoutError": "errors",
-    "ForkedError": "errors",
-    "InvalidRequestError": "errors",
-    "MetricsEndpoint": "ops.endpoint",
-    "NoStoreError": "errors",
-    "NodeFailedError": "errors",
-    "NotAcknowledgedError": "errors",
-    "PartitionFullError": "errors",
-    "PartitionInfo": "model.records",
-    "Producer": "nodes.producer",
-    "ProducerFencedError": "errors",
-    "ProtocolError": "errors",
-    "Reader": "nodes.reader",
-    "Record": "model.records",
-    "RecordBatch": "model.records",
-    "RecordTooLargeError": "errors",
-    "Store": "nodes.store",
-    "StoreError": "errors",
-    "StoreLimitError": "config.node_options",
-    "Tower": "nodes.tower",
-    "TowerNotFoundError": "errors",
-    "TransactionExistsError": "model.log_entries",
-    "serve_metrics": "ops.endpoint",
-}
+_NAMES: Final = {
+    "config.node_options": "StoreLimitError",
+    "errors": "BackPressureError ClosedError ConfigError DafkaError DataLossError "
+    "FetchTimeoutError ForkedError InvalidRequestError NoStoreError NodeFailedError "
+    "NotAcknowledgedError PartitionFullError ProducerFencedError ProtocolError "
+    "RecordTooLargeError StoreError TowerNotFoundError",
+    "model.log_entries": "TransactionExistsError",
+    "model.records": "PartitionInfo Record RecordBatch",
+    "nodes.consumer": "Consumer",
+    "nodes.producer": "Producer",
+    "nodes.reader": "Reader",
+    "nodes.store": "Store",
+    "nodes.tower": "Tower",
+    "ops.endpoint": "MetricsEndpoint serve_metrics",
+    "testing.embedded_cluster": "EmbeddedCluster",
+}  # by their modules
+_HOMES: Final = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)
 
 

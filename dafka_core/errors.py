@@ -389,12 +389,12 @@ class FetchTimeoutError(PartitionError):
 class StoreUnreachableError(DafkaError):
     """A store that does not answer, or cannot now; another one may."""
 
-    sentence = "store {store}: {why}; another store may have the records"
+    sentence = "{who}: {why}; another store may have the records"
     store: str
     why: str
 
     def _sentence(self, **facts: object) -> str:
-        return super()._sentence(store=self.store or "asked")
+        return super()._sentence(who=f"store {self.store}" if self.store else "the contacted store")
 
 
 @dataclass(eq=False)

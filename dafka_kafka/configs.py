@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from dafka_core.config.node_options import StoreOptions
 from dafka_core.config.topic_rules import MAX_AGE_S, RetentionRule, parse_rules, rule_of
 from dafka_core.errors import DafkaError
-from dafka_core.flight.requests import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import RetentionRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.nodes.store import Store
@@ -159,12 +159,12 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
         return changed(topic, before, limits, anew=anew)
 
     def tell(client: StoreClient) -> None:
-        (said,) = client.ask(RetentionRules, ANSWER_S, RetentionRequest())
+        (said,) = client.ask(ANSWER_S, RetentionRequest())
         for _ in range(MAX_TRIES):
             if (rules := after(before := parse_rules(said.rules))) == before:
                 return
             request = RetentionRequest(tuple(map(str, rules)), previous=said.rules)
-            (said,) = client.ask(RetentionRules, ANSWER_S, request)
+            (said,) = client.ask(ANSWER_S, request)
         raise DafkaError("other clients change its rules again and again")
 
     check_all_there(store)

@@ -47,7 +47,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from dafka_core.errors import DafkaError
 from dafka_core.flight.limits import parts
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import (
@@ -659,7 +659,7 @@ class Leaders:
         for store in self._store.known.endpoints.items():
             place, keys = StoreLocation(*store), self._store.options.keys
             with suppress(DafkaError), StoreClient(place, keys) as client:
-                client.ask(Trimmed, ASK_S, TrimRequest(((*self.journal.tp, begin),)))
+                client.ask(ASK_S, TrimRequest(((*self.journal.tp, begin),)))
 
     # -- stores and their records ----------------------------------------------------------------
 

@@ -227,6 +227,7 @@ _OTHERS: Final = {
 
 HANDSHAKE_S: Final = 10.0  # a connection with TLS must complete its handshake within this time
 
+NO_TLS: Final = "connections whose TLS handshake failed"
 MALFORMED: Final = "connections closed for requests that cannot be answered"
 TOO_SLOW: Final = "connections closed as their client was too slow"
 
@@ -394,8 +395,11 @@ class Connection(asyncio.BufferedProtocol):
             made = await start(
                 self._transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
             )
+        except ssl.SSLError as error:
+            self._shared.complaints.note(NO_TLS, self.host, error.reason or str(error))
+            return
         except OSError:
-            return  # failed, or the client has gone
+            return  # the client has gone, or took too long
         finally:
             if made is None:
                 self.is_gone = True

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from dafka_core.errors import DafkaError, ProtocolError, StoreError
 from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.name_limits import check_topic
 from dafka_core.model.names import INTERNAL
@@ -345,7 +345,7 @@ class Topics(Feature):
         def tell(other: StoreClient) -> None:
             for part in parts([*wanted.items()], MAX_TRANSACTIONS):
                 trims = tuple((*tp, before) for tp, before in part)
-                other.ask(Trimmed, ANSWER_S, TrimRequest(trims))
+                other.ask(ANSWER_S, TrimRequest(trims))
 
         if wanted:
             tell_others(self._node.store, tell)

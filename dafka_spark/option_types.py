@@ -165,6 +165,8 @@ def parse_assign(value: Any) -> frozenset[TopicPartition]:
     tree = _json_object(value, form)
     if not all(each and isinstance(each, list) for each in tree.values()):
         raise ValueError(form)
+    if numbers := [name for each in tree.values() for name in each if not isinstance(name, str)]:
+        raise ValueError(f"{form}, not {numbers[0]!r}: 'dafka heads' lists a topic's partitions")
     return frozenset(
         TopicPartition(parse_topic(topic), parse_partition(partition))
         for topic, partitions in tree.items()

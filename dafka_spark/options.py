@@ -776,10 +776,11 @@ _ignored = partial(_row, Decision.IGNORED)
 _refused = partial(_row, Decision.REFUSED)
 
 _TUNING: Final = (
-    "kafka.batch.size", "kafka.buffer.memory", "kafka.check.crcs", "kafka.client.dns.lookup",
-    "kafka.client.id", "kafka.client.rack", "kafka.compression.*", "kafka.connections.max.idle.ms",
-    "kafka.default.api.timeout.ms", "kafka.exclude.internal.topics", "kafka.fetch.*",
-    "kafka.heartbeat.interval.ms", "kafka.linger.ms", "kafka.max.block.ms",
+    "kafka.auto.include.jmx.reporter", "kafka.batch.size", "kafka.buffer.memory",
+    "kafka.check.crcs", "kafka.client.dns.lookup", "kafka.client.id", "kafka.client.rack",
+    "kafka.compression.*", "kafka.config.providers*", "kafka.connections.max.idle.ms",
+    "kafka.default.api.timeout.ms", "kafka.enable.metrics.push", "kafka.exclude.internal.topics",
+    "kafka.fetch.*", "kafka.heartbeat.interval.ms", "kafka.linger.ms", "kafka.max.block.ms",
     "kafka.max.in.flight.requests.per.connection", "kafka.max.partition.fetch.bytes",
     "kafka.max.poll.interval.ms", "kafka.max.poll.records", "kafka.max.request.size",
     "kafka.metadata.*", "kafka.metric.reporters", "kafka.metrics.*",
@@ -807,6 +808,9 @@ KAFKA_OPTIONS: Final[tuple[Treatment, ...]] = (
         "kafka.group.id",
         "groupIdPrefix",
         "kafka.group.instance.id",
+        "kafka.group.protocol",
+        "kafka.group.remote.assignor",
+        "kafka.auto.commit.interval.ms",
     ),
     _ignored(
         "a query asks the stores again until fetchTimeoutMs has passed",

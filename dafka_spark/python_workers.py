@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import logging
 import os
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 from uuid import UUID
 
 from pyspark import SparkContext, TaskContext
@@ -93,8 +94,8 @@ Result = TypeVar("Result")
 def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
     """Decorate a method that Spark calls: errors of this package reach Spark without our frames.
 
-    Spark prints the traceback above the sentence that helps the user.  Other errors are defects,
-    and keep their frames.
+    Spark prints the traceback, and those of all causes, above the sentence that helps the user.
+    Other errors are defects, and keep their frames.  A generator's errors are those of its rows.
     """
 
     @wraps(method)
@@ -102,13 +103,25 @@ def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            from dafka_core.errors import DafkaError  # noqa: PLC0415 -- as in datasource.py
-
-            if isinstance(error, DafkaError):
-                error.__traceback__, error.__suppress_context__ = None, True
+            _cut(error)
             raise  # which, unlike "raise error", adds no frame
 
-    return call
+    @wraps(method)
+    def generate(*args: Given.args, **kwargs: Given.kwargs) -> Any:
+        try:
+            yield from cast("Iterator[object]", method(*args, **kwargs))
+        except Exception as error:
+            _cut(error)
+            raise
+
+    return generate if inspect.isgeneratorfunction(method) else call
+
+
+def _cut(error: Exception) -> None:
+    from dafka_core.errors import DafkaError, NodeFailedError  # noqa: PLC0415 -- as in datasource.py
+
+    if isinstance(error, DafkaError) and not isinstance(error, NodeFailedError):
+        error.__traceback__ = error.__cause__ = None
 
 
 # -- long-lived workers and plans ------------------------------------------------------------------

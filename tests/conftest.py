@@ -1,7 +1,5 @@
 """The project's own fixtures, for its own tests."""
 
-from __future__ import annotations
-
 import faulthandler
 import functools
 import gc

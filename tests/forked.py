@@ -4,8 +4,6 @@ Starting Python is most of the cost of a test's process.  These are forked from 
 imported everything and done nothing else.  Tests of the start or end of a process do without.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Keys for tests that let them in and shut them out."""
 
-from __future__ import annotations
-
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.security.key_files import PUBLIC
 from tests.integration.nodes.locked import Keys

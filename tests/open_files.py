@@ -1,7 +1,5 @@
 """A process that may open no more files."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

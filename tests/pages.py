@@ -1,7 +1,5 @@
 """The pages of the project, and the blocks of code in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ As a program: ``python -m tests.synced_disk DIRECTORY COMMAND...`` runs ``dafka 
 exits with LOST at its first output if a power cut would lose anything new in the directory.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -151,7 +151,7 @@ def _settings(
     at = f"{path} [{where}]" if where else f"{path}"
     reserved = {_COMMANDS} if where else {_COMMANDS, _PROFILE, _PROFILES}
     general = {name: value for name, value in content.items() if name not in reserved}
-    yield from _checked_all(at, "", general, SETTINGS)
+    yield from _checked_all(at, "", general, [*SETTINGS, *reserved])
 
 
 def _checked_all(

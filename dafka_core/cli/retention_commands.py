@@ -39,7 +39,7 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     'flights*=7d,10GiB' keeps a week of these topics, and at most 10 GiB of each; '*=forever' keeps
     everything. The first pattern that matches a topic applies. Rules that are set survive restarts.
     """
-    from dafka_core.flight.requests import RetentionRequest, RetentionRules
+    from dafka_core.flight.requests import RetentionRequest
 
     try:
         parsed = parse_rules(rules)
@@ -53,7 +53,7 @@ def retain(rules: Sequence[str], *, reset: bool, finder: StoreFinder) -> None:
     away = missing.append if parsed or reset else store_clients.warn_away
     with finder.clients(away) as clients:
         for client in clients:
-            (active,) = client.ask(RetentionRules, finder.timeout_s, request)
+            (active,) = client.ask(finder.timeout_s, request)
             by = "set" if active.is_set else "option"
             shown = " ".join(active.rules) or "none"
             rows.append((client.location.store, shown, by, active.given_up))
@@ -147,7 +147,7 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
     had. Partitions keep their names and end offsets: a running producer continues at the same
     offsets, and one that resumes is warned.
     """
-    from dafka_core.flight.requests import Deleted, DeleteRequest
+    from dafka_core.flight.requests import DeleteRequest
 
     if topic.startswith(INTERNAL):
         raise DafkaError(f"topic {quoted(topic)} is internal: queries and gateways need it")
@@ -167,7 +167,7 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
         _confirm(text, yes=yes)
         rows = []
         for client in found:
-            (done,) = client.ask(Deleted, timeout_s, DeleteRequest(topic))
+            (done,) = client.ask(timeout_s, DeleteRequest(topic))
             rows.append((client.location.store, done.partitions, done.records))
     _list_deleted(rows)
 
@@ -242,14 +242,14 @@ def _confirm(text: str, *, yes: bool) -> None:
 
 def _trim(wanted: _Bounds, timeout_s: float) -> None:
     from dafka_core.flight.limits import MAX_TRANSACTIONS, parts
-    from dafka_core.flight.requests import Trimmed, TrimRequest
+    from dafka_core.flight.requests import TrimRequest
 
     rows = []
     for client, each in wanted.items():
         count = 0
         for part in parts(each, MAX_TRANSACTIONS):
             trims = tuple((*info.tp, at) for info, at in part)
-            (done,) = client.ask(Trimmed, timeout_s, TrimRequest(trims))
+            (done,) = client.ask(timeout_s, TrimRequest(trims))
             now = zip(done.earliest, part, strict=True)
             count += sum(max(earliest - info.earliest, 0) for earliest, (info, _) in now)
         rows.append((client.location.store, len(each), count))

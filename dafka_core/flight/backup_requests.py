@@ -19,7 +19,7 @@ from dafka_core.flight.store_client import Chunks
 from dafka_core.model.json_message import JsonMessage, Natural
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage.backup import FACTS, Entry
-from dafka_core.storage.log_check import PartitionLink
+from dafka_core.storage.log_check import Checked, PartitionLink
 
 SCHEMA: Final = pa.schema(
     [
@@ -53,24 +53,24 @@ class BackupRequest(Request, frozen=True):
     ] = ()
 
 
-class CheckRequest(ActionRequest, frozen=True):
+class FoundLinks(JsonMessage, frozen=True):
+    """Links of some partitions."""
+
+    links: tuple[PartitionLink, ...]
+
+
+class CheckRequest(ActionRequest[Checked], frozen=True):
     """Read all records of these partitions, or all data beside records, and compare checksums."""
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
     saved: Annotated[tuple[PartitionLink, ...], Meta(max_length=limits.MAX_CHECKED)] = ()
 
 
-class LinksRequest(ActionRequest, frozen=True):
+class LinksRequest(ActionRequest[FoundLinks], frozen=True):
     """Return the links of these partitions' records: a chain of digests (docs/backup.md)."""
 
     partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_CHECKED)]
     newest: bool = False
-
-
-class FoundLinks(JsonMessage, frozen=True):
-    """Links of some partitions."""
-
-    links: tuple[PartitionLink, ...]
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[pa.RecordBatch]:

@@ -11,11 +11,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import stat
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,14 +22,10 @@ from typing import Final, Self
 from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.flight.flight_errors import translated
 from dafka_core.flight.store_location import host_of, path_of
-from dafka_core.system.closing import Closing
+from dafka_core.system.closing import CheckThread, Closing
 from dafka_core.system.hosts import plain, resolve
 
 _DESCRIPTORS: Final = tuple(Path(each) for each in ("/proc/self/fd", "/dev/fd"))
-
-POLL_S: Final = 0.05
-"""Interval of the watchdog: a wait may end this much late.  Its thread lasts this long after the
-last call, as calls follow each other closely or not at all."""
 
 STALLED_S: Final = 1.0  # after this wait the system checks whether the peer's host exists
 
@@ -52,8 +46,6 @@ _KEEPALIVE: Final = {
 Address = str | tuple[str, int]  # a socket's path, or a numeric host and a port
 
 _users: list[int] = []
-
-_log: Final = logging.getLogger("dafka")
 
 
 def use() -> str | None:
@@ -204,45 +196,13 @@ class CallDeadline(Closing):
         return translated(error, store)
 
 
-class Watchdog:
-    """Gives up calls after their deadline, in a thread that lasts as long as there are calls."""
+class Watchdog(CheckThread[CallDeadline]):
+    """Gives up calls after their deadline."""
 
     def __init__(self) -> None:
-        # Reentrant: the garbage collection may close a call in a thread that has the lock.
-        self._lock = threading.RLock()
-        self._calls: set[CallDeadline] = set()
-        self._is_running = False
-
-    def add(self, call: CallDeadline) -> None:
-        """Watch the call."""
-        with self._lock:
-            if not self._is_running:
-                threading.Thread(target=self._run, name="dafka-flight-watch", daemon=True).start()
-                self._is_running = True
-            self._calls.add(call)
-
-    def remove(self, call: CallDeadline) -> None:
-        """Stop watching the call."""
-        with self._lock:
-            self._calls.discard(call)
+        super().__init__("dafka-flight-watch")
 
     def close(self) -> None:
         """Give up all calls."""
-        with self._lock:
-            calls = list(self._calls)
-        for call in calls:
+        for call in self.items:
             call.give_up()
-
-    def _run(self) -> None:
-        while True:
-            time.sleep(POLL_S)
-            with self._lock:
-                calls = list(self._calls)
-                if not calls:
-                    self._is_running = False
-                    return
-            for call in calls:
-                try:
-                    call.check(time.monotonic())
-                except Exception:  # noqa: BLE001 -- such as without a free file descriptor
-                    _log.exception("a stalled call over Flight could not be ended")

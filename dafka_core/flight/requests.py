@@ -8,7 +8,7 @@ an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar, get_args
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from dafka_core.errors import InvalidRequestError, ProtocolError
 from dafka_core.flight import limits
 from dafka_core.flight.columns import COLUMNS, DEFAULT_COLUMNS
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS
+from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.envelope import AUTO, ENVELOPE
 from dafka_core.model.json_message import JsonMessage, Natural, short
 from dafka_core.model.name_limits import (
@@ -39,6 +40,7 @@ from dafka_core.model.records import (
 from dafka_core.model.where import MAX_CHARACTERS, Where
 from dafka_core.protocol.limits import MAX_SEQUENCE
 from dafka_core.storage import PartitionStatistics
+from dafka_core.storage.environment import Space
 from dafka_core.storage.leases import MAX_LEASES
 
 MAX_OFFSET: Final = MAX_SEQUENCE + 1  # the highest ``end``
@@ -222,264 +224,7 @@ class Criteria(Request, frozen=True):
     topic: str | None = None
 
 
-class ActionRequest(Request, frozen=True):
-    """The body of an action, with its result in docs/flight.md.
-
-    A subclass's docstring is its description in ListActions, and its name is the action's: that of
-    ``HeadsRequest`` is ``dafka.heads.v1``.
-    """
-
-    what: ClassVar[str] = "body"
-    largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
-    action: ClassVar[str]
-
-    def __init_subclass__(cls) -> None:
-        cls.may_be_empty = not cls.__annotations__  # it has no members
-        cls.action = f"dafka.{cls.__name__.removesuffix('Request').lower()}.v1"
-
-
-class HeadsRequest(ActionRequest, frozen=True):
-    """Return the store's partitions of these topics, or all."""
-
-    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
-
-
-class OffsetsRequest(ActionRequest, frozen=True):
-    """Return the first offsets with a time (since the epoch UTC) or a later one.
-
-    With ``after_all``, all records from each returned offset on have its time or a later one.
-    """
-
-    times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
-    after_all: bool = False
-
-
-class WaitRequest(ActionRequest, _PartitionRequest, frozen=True):
-    """Wait until records are on disk, and a transaction or a newer one is the partition's last."""
-
-    end: Offset
-    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
-    transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
-
-    def _check(self) -> None:
-        if self.transaction is not None and not (
-            self.transaction[1] < self.transaction[2] <= self.end
-        ):
-            why = f"must have start below end, and end not above {self.end}"
-            raise InvalidRequestError("transaction", list(self.transaction), why)
-
-
-class WatchRequest(ActionRequest, frozen=True):
-    """Return changes of these topics, or of all, since an answer; wait until there are some."""
-
-    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
-    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
-    cursor: Annotated[str, Meta(max_length=limits.MAX_CURSOR_CHARS)] = ""
-
-
-class TransactionsRequest(ActionRequest, frozen=True):
-    """Return the progress of partitions' transactions."""
-
-    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
-
-    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
-
-
-class CommitRequest(ActionRequest, frozen=True):
-    """Make staged records visible, all or none."""
-
-    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
-
-    transactions: Annotated[
-        tuple[tuple[str, str, Attempt, Offset, Offset, Version], ...],
-        Meta(max_length=limits.MAX_TRANSACTIONS),
-    ]
-
-    def _check(self) -> None:
-        seen: set[tuple[str, str]] = set()
-        for row in self.transactions:
-            topic, partition, _, start, end, _ = row
-            if start >= end:
-                why = "must have records: start below end"
-                raise InvalidRequestError("transactions", short(list(row)), why)
-            if (topic, partition) in seen:
-                why = "names a partition twice"
-                raise InvalidRequestError("transactions", short(list(row)), why)
-            seen.add((topic, partition))
-
-
-class DigestRange(NamedTuple):
-    """Rows from ``start`` to ``end`` (exclusive): those of an attempt, or the visible ones."""
-
-    topic: str
-    partition: str
-    attempt: Annotated[str, Meta(pattern=r"^((?!0{32})[0-9A-F]{32})?\Z")]
-    start: Offset
-    end: Offset
-
-
-class DigestsRequest(ActionRequest, frozen=True):
-    """Return digests of rows, in any order: their number and the sum of their hashes."""
-
-    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
-
-    ranges: Annotated[tuple[DigestRange, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
-
-
-class StagedRequest(ActionRequest, frozen=True):
-    """Return staged records, which are invisible to readers and in no other list."""
-
-
-class DiscardRequest(ActionRequest, frozen=True):
-    """Discard attempts' staged records."""
-
-    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
-
-    stages: Annotated[
-        tuple[tuple[str, str, Attempt], ...], Meta(max_length=limits.MAX_TRANSACTIONS)
-    ]
-
-
-class ForgetRequest(ActionRequest, frozen=True):
-    """Forget another store until it appears again."""
-
-    address: str
-
-    def _check(self) -> None:
-        _check_name("address", self.address, check_address)
-
-
-class LeaseRequest(ActionRequest, frozen=True):
-    """Return the positions in the store's file of ranges' blocks, which do not change meanwhile.
-
-    ``done`` is a lease to end; without ranges no new one is requested.
-    """
-
-    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
-
-    ranges: Annotated[tuple[RecordRange, ...], Meta(max_length=limits.MAX_RANGES)] = ()
-    partial: bool = False
-    done: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] = ""
-
-
-class SizesRequest(ActionRequest, frozen=True):
-    """Return approximate sizes of the records of ranges, by samples of the log's blocks."""
-
-    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
-
-    ranges: Ranges
-
-
-class SpaceRequest(ActionRequest, frozen=True):
-    """Return the size of the store's file, and the space that readers pin."""
-
-
-class StoresRequest(ActionRequest, frozen=True):
-    """Return the locations of all known stores, this one included."""
-
-
-class DescribeRequest(ActionRequest, frozen=True):
-    """Return this store's location."""
-
-
-def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:
-    try:
-        if name is not None:
-            check(name)
-    except ProtocolError as error:
-        raise InvalidRequestError(member, short(name), error.reason) from error
-
-
-def _check_order(member: str, given: object) -> None:
-    start, end = getattr(given, "start", 0), getattr(given, "end", None)
-    if end is not None and start > end:
-        why = f"must not be below start, which is {start}"
-        raise InvalidRequestError(member, end, why)
-
-
-def _check_columns(names: Sequence[str]) -> None:
-    if not names:
-        raise InvalidRequestError("columns", [], f"must name some of {', '.join(COLUMNS)}")
-    for index, name in enumerate(names):
-        if name not in COLUMNS:
-            raise InvalidRequestError("columns", short(name), nearest(name, COLUMNS))
-        if name in names[:index]:
-            raise InvalidRequestError("columns", name, "is there twice")
-
-
-Rules = Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)]
-
-
-class RetentionRequest(ActionRequest, frozen=True):
-    """Return the store's retention rules, after replacing them if the request has some.
-
-    With ``previous`` they are replaced only if these are in force: a client that changes one of
-    them then loses no change of another client.
-    """
-
-    rules: Rules | None = None
-    reset: bool = False
-    previous: Rules | None = None
-
-    def _check(self) -> None:
-        self.parsed()
-
-    def parsed(self) -> tuple[RetentionRule, ...] | None:
-        """Parse the rules; raise InvalidRequestError if one is invalid."""
-        try:
-            return None if self.rules is None else parse_rules(self.rules)
-        except ValueError as error:
-            raise InvalidRequestError("rules", list(self.rules or ()), str(error)) from None
-
-
-class RetentionRules(JsonMessage, frozen=True):
-    """A store's rules in force; ``given_up`` records were deleted by rules since its start."""
-
-    rules: tuple[str, ...]
-    is_set: bool
-    given_up: int
-
-
-class TrimRequest(ActionRequest, frozen=True):
-    """Delete records below offsets, of partitions that the store has; at most to their ends."""
-
-    trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
-
-
-class Trimmed(JsonMessage, frozen=True):
-    """The earliest offsets after a trim."""
-
-    earliest: tuple[int, ...]
-
-
-class DeleteRequest(ActionRequest, frozen=True):
-    """Delete a topic, and note that for stores that are away."""
-
-    topic: str
-
-    def _check(self) -> None:
-        if self.topic.startswith(INTERNAL):
-            raise InvalidRequestError("topic", self.topic, "is internal, and cannot be deleted")
-
-
-class Deleted(JsonMessage, frozen=True):
-    """The numbers of deleted partitions and records."""
-
-    partitions: int
-    records: int
-
-
-class PeersRequest(ActionRequest, frozen=True):
-    """Return the nodes discovered by this store, and its connections."""
-
-
-class Peers(JsonMessage, frozen=True):
-    """The nodes discovered by a store."""
-
-    peers: tuple[Neighbour, ...]
-
-
-# A store's answers.
+# -- a store's answers ----------------------------------------------------------------------------
 
 BlockBytes = Annotated[int, Meta(ge=1, le=2**31)]
 """A reader allocates memory for a block, which may be slightly larger than the largest record."""
@@ -552,6 +297,277 @@ class Done(JsonMessage, frozen=True):
     """A commit or a discard is on disk."""
 
 
+class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):
+    """The durable end of a partition; with ``failed`` the store accepts no more of the put."""
+
+    end: int
+    failed: bool = False
+
+
+class RetentionRules(JsonMessage, frozen=True):
+    """A store's rules in force; ``given_up`` records were deleted by rules since its start."""
+
+    rules: tuple[str, ...]
+    is_set: bool
+    given_up: int
+
+
+class Trimmed(JsonMessage, frozen=True):
+    """The earliest offsets after a trim."""
+
+    earliest: tuple[int, ...]
+
+
+class Deleted(JsonMessage, frozen=True):
+    """The numbers of deleted partitions and records."""
+
+    partitions: int
+    records: int
+
+
+class Peers(JsonMessage, frozen=True):
+    """The nodes discovered by a store."""
+
+    peers: tuple[Neighbour, ...]
+
+
+# -- actions ---------------------------------------------------------------------------------------
+
+A = TypeVar("A", bound=JsonMessage)
+
+
+class ActionRequest(Request, Generic[A], frozen=True):
+    """The body of an action, to which a store sends answers of type ``A`` (docs/flight.md).
+
+    A subclass's docstring is its description in ListActions, and its name is the action's: that of
+    ``HeadsRequest`` is ``dafka.heads.v1``.
+    """
+
+    what: ClassVar[str] = "body"
+    largest_bytes: ClassVar[int] = limits.MAX_ACTION_BYTES
+    action: ClassVar[str]
+    answer: ClassVar[type[JsonMessage]]
+
+    def __init_subclass__(cls) -> None:
+        (cls.answer,) = get_args(vars(cls)["__orig_bases__"][0])
+        cls.may_be_empty = not cls.__annotations__  # it has no members
+        cls.action = f"dafka.{cls.__name__.removesuffix('Request').lower()}.v1"
+
+
+class HeadsRequest(ActionRequest[Heads], frozen=True):
+    """Return the store's partitions of these topics, or all."""
+
+    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+
+
+class OffsetsRequest(ActionRequest[Offsets], frozen=True):
+    """Return the first offsets with a time (since the epoch UTC) or a later one.
+
+    With ``after_all``, all records from each returned offset on have its time or a later one.
+    """
+
+    times: Annotated[tuple[tuple[str, str, TimeUs], ...], Meta(max_length=limits.MAX_TIMES)]
+    after_all: bool = False
+
+
+class WaitRequest(ActionRequest[DurableEnd], _PartitionRequest, frozen=True):
+    """Wait until records are on disk, and a transaction or a newer one is the partition's last."""
+
+    end: Offset
+    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
+    transaction: tuple[Annotated[int, Meta(ge=0, le=MAX_SEQUENCE)], Offset, Offset] | None = None
+
+    def _check(self) -> None:
+        if self.transaction is not None and not (
+            self.transaction[1] < self.transaction[2] <= self.end
+        ):
+            why = f"must have start below end, and end not above {self.end}"
+            raise InvalidRequestError("transaction", list(self.transaction), why)
+
+
+class WatchRequest(ActionRequest[HeadsSince], frozen=True):
+    """Return changes of these topics, or of all, since an answer; wait until there are some."""
+
+    timeout_s: Annotated[float, Meta(ge=0, le=limits.MAX_WAIT_S)]
+    topics: Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)] | None = None
+    cursor: Annotated[str, Meta(max_length=limits.MAX_CURSOR_CHARS)] = ""
+
+
+class TransactionsRequest(ActionRequest[TransactionStates], frozen=True):
+    """Return the progress of partitions' transactions."""
+
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
+
+    partitions: Annotated[tuple[TopicPartition, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
+
+
+class CommitRequest(ActionRequest[Done], frozen=True):
+    """Make staged records visible, all or none."""
+
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
+
+    transactions: Annotated[
+        tuple[tuple[str, str, Attempt, Offset, Offset, Version], ...],
+        Meta(max_length=limits.MAX_TRANSACTIONS),
+    ]
+
+    def _check(self) -> None:
+        seen: set[tuple[str, str]] = set()
+        for row in self.transactions:
+            topic, partition, _, start, end, _ = row
+            if start >= end:
+                why = "must have records: start below end"
+                raise InvalidRequestError("transactions", short(list(row)), why)
+            if (topic, partition) in seen:
+                why = "names a partition twice"
+                raise InvalidRequestError("transactions", short(list(row)), why)
+            seen.add((topic, partition))
+
+
+class DigestRange(NamedTuple):
+    """Rows from ``start`` to ``end`` (exclusive): those of an attempt, or the visible ones."""
+
+    topic: str
+    partition: str
+    attempt: Annotated[str, Meta(pattern=r"^((?!0{32})[0-9A-F]{32})?\Z")]
+    start: Offset
+    end: Offset
+
+
+class DigestsRequest(ActionRequest[Digests], frozen=True):
+    """Return digests of rows, in any order: their number and the sum of their hashes."""
+
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
+
+    ranges: Annotated[tuple[DigestRange, ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
+
+
+class StagedRequest(ActionRequest[Staged], frozen=True):
+    """Return staged records, which are invisible to readers and in no other list."""
+
+
+class DiscardRequest(ActionRequest[Done], frozen=True):
+    """Discard attempts' staged records."""
+
+    largest_bytes: ClassVar[int] = limits.MAX_TRANSACTIONS_BYTES
+
+    stages: Annotated[
+        tuple[tuple[str, str, Attempt], ...], Meta(max_length=limits.MAX_TRANSACTIONS)
+    ]
+
+
+class ForgetRequest(ActionRequest[Done], frozen=True):
+    """Forget another store until it appears again."""
+
+    address: str
+
+    def _check(self) -> None:
+        _check_name("address", self.address, check_address)
+
+
+class LeaseRequest(ActionRequest[LeaseGranted], frozen=True):
+    """Return the positions in the store's file of ranges' blocks, which do not change meanwhile.
+
+    ``done`` is a lease to end; without ranges no new one is requested.
+    """
+
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
+
+    ranges: Annotated[tuple[RecordRange, ...], Meta(max_length=limits.MAX_RANGES)] = ()
+    partial: bool = False
+    done: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")] = ""
+
+
+class SizesRequest(ActionRequest[RecordSizes], frozen=True):
+    """Return approximate sizes of the records of ranges, by samples of the log's blocks."""
+
+    largest_bytes: ClassVar[int] = limits.MAX_TICKET_BYTES
+
+    ranges: Ranges
+
+
+class SpaceRequest(ActionRequest[Space], frozen=True):
+    """Return the size of the store's file, and the space that readers pin."""
+
+
+class StoresRequest(ActionRequest[StoreLocation], frozen=True):
+    """Return the locations of all known stores, this one included."""
+
+
+class DescribeRequest(ActionRequest[StoreLocation], frozen=True):
+    """Return this store's location."""
+
+
+def _check_name(member: str, name: str | None, check: Callable[[str], None] = check_topic) -> None:
+    try:
+        if name is not None:
+            check(name)
+    except ProtocolError as error:
+        raise InvalidRequestError(member, short(name), error.reason) from error
+
+
+def _check_order(member: str, given: object) -> None:
+    start, end = getattr(given, "start", 0), getattr(given, "end", None)
+    if end is not None and start > end:
+        why = f"must not be below start, which is {start}"
+        raise InvalidRequestError(member, end, why)
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    if not names:
+        raise InvalidRequestError("columns", [], f"must name some of {', '.join(COLUMNS)}")
+    for index, name in enumerate(names):
+        if name not in COLUMNS:
+            raise InvalidRequestError("columns", short(name), nearest(name, COLUMNS))
+        if name in names[:index]:
+            raise InvalidRequestError("columns", name, "is there twice")
+
+
+Rules = Annotated[tuple[str, ...], Meta(max_length=limits.MAX_NAMES)]
+
+
+class RetentionRequest(ActionRequest[RetentionRules], frozen=True):
+    """Return the store's retention rules, after replacing them if the request has some.
+
+    With ``previous`` they are replaced only if these are in force: a client that changes one of
+    them then loses no change of another client.
+    """
+
+    rules: Rules | None = None
+    reset: bool = False
+    previous: Rules | None = None
+
+    def _check(self) -> None:
+        self.parsed()
+
+    def parsed(self) -> tuple[RetentionRule, ...] | None:
+        """Parse the rules; raise InvalidRequestError if one is invalid."""
+        try:
+            return None if self.rules is None else parse_rules(self.rules)
+        except ValueError as error:
+            raise InvalidRequestError("rules", list(self.rules or ()), str(error)) from None
+
+
+class TrimRequest(ActionRequest[Trimmed], frozen=True):
+    """Delete records below offsets, of partitions that the store has; at most to their ends."""
+
+    trims: Annotated[tuple[tuple[str, str, Offset], ...], Meta(max_length=limits.MAX_TRANSACTIONS)]
+
+
+class DeleteRequest(ActionRequest[Deleted], frozen=True):
+    """Delete a topic, and note that for stores that are away."""
+
+    topic: str
+
+    def _check(self) -> None:
+        if self.topic.startswith(INTERNAL):
+            raise InvalidRequestError("topic", self.topic, "is internal, and cannot be deleted")
+
+
+class PeersRequest(ActionRequest[Peers], frozen=True):
+    """Return the nodes discovered by this store, and its connections."""
+
+
 def furthest_facts(
     facts: Iterable[PartitionStatistics],
 ) -> dict[TopicPartition, PartitionStatistics]:
@@ -562,10 +578,3 @@ def furthest_facts(
     ranked = sorted(facts, key=lambda each: (each.end, each.records))
     clients = {each.tp: each.client for each in ranked if each.client}
     return {each.tp: replace(each, client=clients.get(each.tp, "")) for each in ranked}
-
-
-class DurableEnd(JsonMessage, frozen=True, omit_defaults=True):
-    """The durable end of a partition; with ``failed`` the store accepts no more of the put."""
-
-    end: int
-    failed: bool = False

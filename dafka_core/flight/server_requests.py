@@ -21,6 +21,7 @@ from pyarrow import flight
 
 from dafka_core.errors import CHANGED, DataLossError, HistoryChangedError, InvalidRequestError
 from dafka_core.flight import limits
+from dafka_core.flight import requests as r
 from dafka_core.flight.backup_requests import (
     BACKUP_TICKET,
     SCHEMA,
@@ -33,44 +34,6 @@ from dafka_core.flight.backup_requests import (
 from dafka_core.flight.columns import Part, batch_of, packed_parts, schema_of
 from dafka_core.flight.flight_errors import BEHIND, BUSY, UnavailableError, refusing
 from dafka_core.flight.limits import MAX_LEASED_BLOCKS, MAX_LEASED_BYTES
-from dafka_core.flight.requests import (
-    ActionRequest,
-    CommitRequest,
-    Deleted,
-    DeleteRequest,
-    DescribeRequest,
-    Digests,
-    DigestsRequest,
-    DiscardRequest,
-    Done,
-    DurableEnd,
-    ForgetRequest,
-    GetRequest,
-    Heads,
-    HeadsRequest,
-    HeadsSince,
-    LeaseGranted,
-    LeaseRequest,
-    Offsets,
-    OffsetsRequest,
-    Peers,
-    PeersRequest,
-    RecordRange,
-    RecordSizes,
-    RetentionRequest,
-    RetentionRules,
-    SizesRequest,
-    SpaceRequest,
-    Staged,
-    StagedRequest,
-    StoresRequest,
-    TransactionsRequest,
-    TransactionStates,
-    Trimmed,
-    TrimRequest,
-    WaitRequest,
-    WatchRequest,
-)
 from dafka_core.flight.server_context import POLL_S, ServerContext, WatchedStream
 from dafka_core.flight.server_keys import (
     Caller,
@@ -184,7 +147,7 @@ def check_held(held: PartitionInfo | None, tp: TopicPartition, start: int, end: 
         raise DataLossError(*tp, max(start, held.end), None, why)
 
 
-def check_history(history: History, wanted: RecordRange) -> None:
+def check_history(history: History, wanted: r.RecordRange) -> None:
     """Raise an error unless a log's records are of the history known to the caller."""
     for life, end in ((wanted.after, wanted.start), (wanted.life, wanted.end)):
         if life is None:
@@ -203,7 +166,7 @@ def get(context: ServerContext, ticket: bytes, caller: Caller) -> flight.FlightD
         backup = context.parse(BackupRequest, administers, ticket, caller)
         stream = context.stream(context.backups, caller, "backup")
         return flight.GeneratorStream(SCHEMA, _backup_batches(context, backup, stream))
-    request = context.parse(GetRequest, reads, ticket, caller)
+    request = context.parse(r.GetRequest, reads, ticket, caller)
     ranges = request.ranges
     what = str(ranges[0].tp) if len(ranges) == 1 else f"{len(ranges)} ranges"
     stream = context.stream(context.gets, caller, f"get of {what}")
@@ -236,7 +199,7 @@ def _streamed(context: ServerContext, stream: WatchedStream, batches: Batches) -
 class _Get:
     """One get, and its progress: the number of the range to continue, and the offset in it."""
 
-    def __init__(self, context: ServerContext, request: GetRequest, caller: Caller) -> None:
+    def __init__(self, context: ServerContext, request: r.GetRequest, caller: Caller) -> None:
         self._context = context
         self._request = request
         self._caller = caller
@@ -317,7 +280,9 @@ TURN_S: Final = 0.1
 so it is refused soon."""
 
 
-def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iterator[HeadsSince]:
+def watch(
+    context: ServerContext, request: r.WatchRequest, caller: Caller
+) -> Iterator[r.HeadsSince]:
     """Yield the changes since the request's cursor, at the latest after its timeout."""
     topics = None if request.topics is None else frozenset(request.topics)
     session = context.location.session
@@ -338,7 +303,7 @@ def watch(context: ServerContext, request: WatchRequest, caller: Caller) -> Iter
     complete = found is None
     found = context.held(request.topics, caller) if found is None else caller.known(found)
     for part in _parts(found):
-        yield HeadsSince(cursor, complete, part)
+        yield r.HeadsSince(cursor, complete, part)
 
 
 def _number(cursor: str, session: str) -> int | None:
@@ -364,7 +329,7 @@ def _changed(context: ServerContext, known: int, topics: Topics) -> list[Partiti
 class Action(NamedTuple):
     """The class of an action's request, which has the action's name, its permission and handler."""
 
-    request: type[ActionRequest]
+    request: type[r.ActionRequest[Any]]
     need: Need
     answers: Callable[[ServerContext, Any, Caller], Iterable[JsonMessage]]
     changes: bool = False  # the store: it waits for its turn among commits
@@ -393,15 +358,17 @@ def _parts(found: Sequence[T]) -> Iterable[tuple[T, ...]]:
     return limits.parts(found, limits.HEADS_PER_RESULT) if found else ((),)
 
 
-def _heads(context: ServerContext, request: HeadsRequest, caller: Caller) -> Iterator[Heads]:
-    return map(Heads, _parts(context.held(request.topics, caller)))
+def _heads(context: ServerContext, request: r.HeadsRequest, caller: Caller) -> Iterator[r.Heads]:
+    return map(r.Heads, _parts(context.held(request.topics, caller)))
 
 
-def _staged(context: ServerContext, request: StagedRequest, caller: Caller) -> Iterator[Staged]:
-    return map(Staged, _parts(caller.known(context.log.staged())))
+def _staged(context: ServerContext, request: r.StagedRequest, caller: Caller) -> Iterator[r.Staged]:
+    return map(r.Staged, _parts(caller.known(context.log.staged())))
 
 
-def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) -> Iterator[Offsets]:
+def _offsets(
+    context: ServerContext, request: r.OffsetsRequest, caller: Caller
+) -> Iterator[r.Offsets]:
     found: list[int | None] = []
     for topic, partition, time_us in request.times:
         context.check_wanted(caller)
@@ -409,20 +376,22 @@ def _offsets(context: ServerContext, request: OffsetsRequest, caller: Caller) ->
         found.append(context.log.offset_for_time(tp, time_us, after_all=request.after_all))
     refusal = context.backend.refusal.why if context.backend.refusal else ""
     doubt, damaged = context.log.clock.doubt(), len(context.log.healer.damaged)
-    yield Offsets(tuple(found), time.time_ns() // 1_000, doubt, refusal, damaged)
+    yield r.Offsets(tuple(found), time.time_ns() // 1_000, doubt, refusal, damaged)
 
 
-def _sizes(context: ServerContext, request: SizesRequest, caller: Caller) -> Iterator[RecordSizes]:
+def _sizes(
+    context: ServerContext, request: r.SizesRequest, caller: Caller
+) -> Iterator[r.RecordSizes]:
     found: list[tuple[int, ...] | None] = []
     with context.log.snapshot() as snapshot:
         for each in request.ranges:
             context.check_wanted(caller)
             sizes = snapshot.record_sizes(each.tp, each.start, each.end)
             found.append(None if sizes is None else tuple(sizes))
-    yield RecordSizes(tuple(found))
+    yield r.RecordSizes(tuple(found))
 
 
-def _wait(context: ServerContext, request: WaitRequest, caller: Caller) -> Iterator[DurableEnd]:
+def _wait(context: ServerContext, request: r.WaitRequest, caller: Caller) -> Iterator[r.DurableEnd]:
     transaction = None if request.transaction is None else Transaction(*request.transaction)
     deadline = time.monotonic() + request.timeout_s
     with context.waits.take(caller.is_gone, request.timeout_s):
@@ -432,21 +401,23 @@ def _wait(context: ServerContext, request: WaitRequest, caller: Caller) -> Itera
             end = context.backend.wait(request.tp, request.end, step_s, transaction)
             if end >= request.end or time.monotonic() >= deadline or caller.is_gone():
                 break
-    yield DurableEnd(end)
+    yield r.DurableEnd(end)
 
 
 def _transaction_states(
-    context: ServerContext, request: TransactionsRequest, caller: Caller
-) -> Iterator[TransactionStates]:
-    yield TransactionStates(tuple(map(context.log.transaction_state, request.partitions)))
+    context: ServerContext, request: r.TransactionsRequest, caller: Caller
+) -> Iterator[r.TransactionStates]:
+    yield r.TransactionStates(tuple(map(context.log.transaction_state, request.partitions)))
 
 
-def _commit(context: ServerContext, request: CommitRequest, caller: Caller) -> Iterator[Done]:
+def _commit(context: ServerContext, request: r.CommitRequest, caller: Caller) -> Iterator[r.Done]:
     staged = (StagedTransaction(*row) for row in request.transactions)
     yield _done(context, context.backend.put(Commit(tuple(staged))))
 
 
-def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) -> Iterator[Digests]:
+def _digests(
+    context: ServerContext, request: r.DigestsRequest, caller: Caller
+) -> Iterator[r.Digests]:
     found: list[str] = []
     with context.log.snapshot() as snapshot:
         for topic, partition, attempt, start, end in request.ranges:
@@ -456,27 +427,29 @@ def _digests(context: ServerContext, request: DigestsRequest, caller: Caller) ->
                 context.check_wanted(caller)
                 digest.add(batch.values)
             found.append(str(digest))
-    yield Digests(tuple(found))
+    yield r.Digests(tuple(found))
 
 
-def _discard(context: ServerContext, request: DiscardRequest, caller: Caller) -> Iterator[Done]:
+def _discard(context: ServerContext, request: r.DiscardRequest, caller: Caller) -> Iterator[r.Done]:
     discards = [
         Discard(TopicPartition(topic, partition), attempt)
         for topic, partition, attempt in request.stages
     ]
-    yield _done(context, context.backend.put(*discards)) if discards else Done()
+    yield _done(context, context.backend.put(*discards)) if discards else r.Done()
 
 
-def _forget(context: ServerContext, request: ForgetRequest, caller: Caller) -> Iterator[Done]:
+def _forget(context: ServerContext, request: r.ForgetRequest, caller: Caller) -> Iterator[r.Done]:
     yield _done(context, context.backend.put(Forget(request.address)))
 
 
-def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Iterator[LeaseGranted]:
+def _lease(
+    context: ServerContext, request: r.LeaseRequest, caller: Caller
+) -> Iterator[r.LeaseGranted]:
     log = context.log
     if request.done:
         log.end_lease(request.done)
     if not request.ranges:
-        yield LeaseGranted()
+        yield r.LeaseGranted()
         return
     ranges = [(each.tp, each.start, each.end) for each in request.ranges]
     found, lease = log.lease(ranges, max_blocks=MAX_LEASED_BLOCKS, max_bytes=MAX_LEASED_BYTES)
@@ -494,15 +467,15 @@ def _lease(context: ServerContext, request: LeaseRequest, caller: Caller) -> Ite
                     raise
             else:
                 blocks += [(number, *place) for place in placed.blocks]
-        yield LeaseGranted(lease.id, lease.slot, len(found), tuple(blocks))
+        yield r.LeaseGranted(lease.id, lease.slot, len(found), tuple(blocks))
     except BaseException:
         log.end_lease(lease.id)
         raise
 
 
 def _retention(
-    context: ServerContext, request: RetentionRequest, caller: Caller
-) -> Iterator[RetentionRules]:
+    context: ServerContext, request: r.RetentionRequest, caller: Caller
+) -> Iterator[r.RetentionRules]:
     control = context.retention
     if control is None:
         raise InvalidRequestError("rules", list(request.rules or ()), "this store keeps all")
@@ -512,22 +485,24 @@ def _retention(
     if not caller.owner.knows_all:  # rules name topics
         topics = {info.topic for info in context.held(None, caller)}
         rules = tuple(rule for rule in rules if any(map(rule.fits, topics)))
-    yield RetentionRules(tuple(map(str, rules)), control.is_set, control.given_up)
+    yield r.RetentionRules(tuple(map(str, rules)), control.is_set, control.given_up)
 
 
-def _trim(context: ServerContext, request: TrimRequest, caller: Caller) -> Iterator[Trimmed]:
+def _trim(context: ServerContext, request: r.TrimRequest, caller: Caller) -> Iterator[r.Trimmed]:
     earliest: list[int] = []
     for part in limits.parts(request.trims, TRIM_PARTITIONS):
         context.check_open()
         wanted = [(TopicPartition(topic, partition), at) for topic, partition, at in part]
         earliest += context.log.trim_all(wanted)
-    yield Trimmed(tuple(earliest))
+    yield r.Trimmed(tuple(earliest))
 
 
-def _delete(context: ServerContext, request: DeleteRequest, caller: Caller) -> Iterator[Deleted]:
+def _delete(
+    context: ServerContext, request: r.DeleteRequest, caller: Caller
+) -> Iterator[r.Deleted]:
     if context.delete_topic is None:
         raise InvalidRequestError("topic", request.topic, "this store deletes nothing")
-    yield Deleted(*context.delete_topic(request.topic))
+    yield r.Deleted(*context.delete_topic(request.topic))
 
 
 def _check(context: ServerContext, request: CheckRequest, caller: Caller) -> Iterator[Checked]:
@@ -559,38 +534,38 @@ def _open_tables(context: ServerContext) -> AbstractContextManager[Tables]:
     return context.log.snapshot()
 
 
-def _done(context: ServerContext, future: Future[None]) -> Done:
+def _done(context: ServerContext, future: Future[None]) -> r.Done:
     """Wait for the disk, even if the client has gone meanwhile."""
     while not wait([future], POLL_S).done:
         context.check_open()
     future.result()
-    return Done()
+    return r.Done()
 
 
 ACTIONS: Final[dict[str, Action]] = {
     action.request.action: action
     for action in (
-        Action(HeadsRequest, knows, _heads),
-        Action(OffsetsRequest, knows, _offsets),
-        Action(SizesRequest, knows, _sizes),
-        Action(WaitRequest, knows, _wait),
-        Action(WatchRequest, knows, watch),
-        Action(TransactionsRequest, knows, _transaction_states),
-        Action(CommitRequest, writes, _commit, changes=True),
-        Action(DigestsRequest, reads_or_writes, _digests),
-        Action(DiscardRequest, discards, _discard, changes=True),
-        Action(ForgetRequest, administers, _forget, changes=True),
-        Action(RetentionRequest, sets_rules, _retention, changes=True),
-        Action(TrimRequest, administers, _trim, changes=True),
-        Action(DeleteRequest, administers, _delete, changes=True),
-        Action(StagedRequest, knows, _staged),
-        Action(LeaseRequest, reads, _lease),
+        Action(r.HeadsRequest, knows, _heads),
+        Action(r.OffsetsRequest, knows, _offsets),
+        Action(r.SizesRequest, knows, _sizes),
+        Action(r.WaitRequest, knows, _wait),
+        Action(r.WatchRequest, knows, watch),
+        Action(r.TransactionsRequest, knows, _transaction_states),
+        Action(r.CommitRequest, writes, _commit, changes=True),
+        Action(r.DigestsRequest, reads_or_writes, _digests),
+        Action(r.DiscardRequest, discards, _discard, changes=True),
+        Action(r.ForgetRequest, administers, _forget, changes=True),
+        Action(r.RetentionRequest, sets_rules, _retention, changes=True),
+        Action(r.TrimRequest, administers, _trim, changes=True),
+        Action(r.DeleteRequest, administers, _delete, changes=True),
+        Action(r.StagedRequest, knows, _staged),
+        Action(r.LeaseRequest, reads, _lease),
         Action(CheckRequest, administers, _check),
         Action(LinksRequest, administers, _links),
-        Action(SpaceRequest, anything, lambda context, *_: [context.log.space()]),
-        Action(PeersRequest, administers, lambda context, *_: [Peers(tuple(context.peers()))]),
-        Action(StoresRequest, anything, lambda context, *_: context.store_locations()),
-        Action(DescribeRequest, anything, lambda context, *_: [context.location]),
+        Action(r.SpaceRequest, anything, lambda context, *_: [context.log.space()]),
+        Action(r.PeersRequest, administers, lambda context, *_: [r.Peers(tuple(context.peers()))]),
+        Action(r.StoresRequest, anything, lambda context, *_: context.store_locations()),
+        Action(r.DescribeRequest, anything, lambda context, *_: [context.location]),
     )
 }
 """The actions by their names."""

@@ -443,16 +443,16 @@ class StoreClient(ProcessBound):
 
     def describe(self, *, timeout_s: float) -> StoreLocation:
         """Return the store's location, complete."""
-        return self.ask(StoreLocation, timeout_s, requests.DescribeRequest())[0]
+        return self.ask(timeout_s, requests.DescribeRequest())[0]
 
     def stores(self, *, timeout_s: float) -> list[StoreLocation]:
         """Return the stores that it knows, itself included."""
-        return self.ask(StoreLocation, timeout_s, requests.StoresRequest())
+        return self.ask(timeout_s, requests.StoresRequest())
 
     def heads(self, topics: Collection[str] | None, *, timeout_s: float) -> list[PartitionInfo]:
         """Return its offsets of these topics, or of all (None)."""
         parts = [None] if topics is None else limits.parts(list(topics), limits.MAX_NAMES)
-        answers = self.ask(requests.Heads, timeout_s, *map(requests.HeadsRequest, parts))
+        answers = self.ask(timeout_s, *map(requests.HeadsRequest, parts))
         return [head for answer in answers for head in answer.heads]
 
     def facts(self, topic: str | None, *, timeout_s: float) -> list[PartitionStatistics]:
@@ -470,7 +470,7 @@ class StoreClient(ProcessBound):
         ``wait_s`` seconds for a change; the answer may be up to ``timeout_s`` later.
         """
         request = requests.WatchRequest(wait_s, None if topics is None else tuple(topics), cursor)
-        answers = self.ask(requests.HeadsSince, wait_s + timeout_s, request)
+        answers = self.ask(wait_s + timeout_s, request)
         heads = tuple(head for answer in answers for head in answer.heads)
         return replace(answers[-1], heads=heads)
 
@@ -485,18 +485,18 @@ class StoreClient(ProcessBound):
         """
         parts = limits.parts(times, limits.MAX_TIMES)
         wanted = [requests.OffsetsRequest(part, after_all) for part in parts]
-        answers = self.ask(requests.Offsets, timeout_s, *wanted)
+        answers = self.ask(timeout_s, *wanted)
         return self._complete([each for answer in answers for each in answer.offsets], times)
 
     def record_sizes(
         self, ranges: Sequence[requests.RecordRange], *, timeout_s: float
     ) -> requests.RecordSizes:
         """Return approximate sizes of the records of up to 1,000 ranges, in their order."""
-        return self.ask(requests.RecordSizes, timeout_s, requests.SizesRequest(tuple(ranges)))[0]
+        return self.ask(timeout_s, requests.SizesRequest(tuple(ranges)))[0]
 
     def clock_us(self, *, timeout_s: float) -> int:
         """Return the store's clock, in microseconds since the epoch UTC."""
-        return self.ask(requests.Offsets, timeout_s, requests.OffsetsRequest(()))[0].now_us
+        return self.ask(timeout_s, requests.OffsetsRequest(()))[0].now_us
 
     def wait(
         self,
@@ -513,15 +513,15 @@ class StoreClient(ProcessBound):
         ``timeout_s`` seconds.
         """
         request = requests.WaitRequest(*tp, end, timeout_s, transaction)
-        return self.ask(requests.DurableEnd, timeout_s + WAIT_MARGIN_S, request)[0].end
+        return self.ask(timeout_s + WAIT_MARGIN_S, request)[0].end
 
     def lease(self, request: requests.LeaseRequest, *, timeout_s: float) -> requests.LeaseGranted:
         """Lease blocks of ranges in the store's file, or end a lease; see ``LocalLog``."""
-        return self.ask(requests.LeaseGranted, timeout_s, request)[0]
+        return self.ask(timeout_s, request)[0]
 
     def space(self, *, timeout_s: float) -> Space:
         """Return the size of its file, and the readers' leases."""
-        return self.ask(Space, timeout_s, requests.SpaceRequest())[0]
+        return self.ask(timeout_s, requests.SpaceRequest())[0]
 
     def read(
         self,
@@ -565,9 +565,7 @@ class StoreClient(ProcessBound):
     ) -> list[TransactionState]:
         """Return the progress of these partitions and their transactions; zeros if unknown."""
         parts = limits.parts(partitions, limits.MAX_TRANSACTIONS)
-        answers = self.ask(
-            requests.TransactionStates, timeout_s, *map(requests.TransactionsRequest, parts)
-        )
+        answers = self.ask(timeout_s, *map(requests.TransactionsRequest, parts))
         return self._complete([x for answer in answers for x in answer.transactions], partitions)
 
     def commit(self, transactions: Sequence[StagedTransaction], *, timeout_s: float) -> None:
@@ -580,7 +578,7 @@ class StoreClient(ProcessBound):
             FencedError: an attempt's staged records are gone, or others.
             OffsetConflictError: a transaction does not begin at its partition's end.
         """
-        self.ask(requests.Done, timeout_s, requests.CommitRequest(tuple(transactions)))
+        self.ask(timeout_s, requests.CommitRequest(tuple(transactions)))
 
     def digests(
         self, ranges: Sequence[tuple[str, str, str, int, int]], *, timeout_s: float
@@ -597,23 +595,23 @@ class StoreClient(ProcessBound):
         wanted = [
             requests.DigestsRequest(tuple(starmap(requests.DigestRange, part))) for part in parts
         ]
-        answers = self.ask(requests.Digests, timeout_s, *wanted)
+        answers = self.ask(timeout_s, *wanted)
         found = [RowDigest.parse(text) for answer in answers for text in answer.digests]
         return self._complete(found, ranges)
 
     def forget(self, store: str, *, timeout_s: float) -> None:
         """Forget another store, until that one appears again."""
-        self.ask(requests.Done, timeout_s, requests.ForgetRequest(store))
+        self.ask(timeout_s, requests.ForgetRequest(store))
 
     def staged(self, *, timeout_s: float) -> list[StagedPartition]:
         """Return the store's staged records of every partition with some."""
-        answers = self.ask(requests.Staged, timeout_s, requests.StagedRequest())
+        answers = self.ask(timeout_s, requests.StagedRequest())
         return [each for answer in answers for each in answer.staged]
 
     def discard(self, discards: Sequence[Discard], *, timeout_s: float) -> None:
         """Discard attempts' staged records; not those of others."""
         rows = tuple((*each.tp, each.attempt) for each in discards)
-        self.ask(requests.Done, timeout_s, requests.DiscardRequest(rows))
+        self.ask(timeout_s, requests.DiscardRequest(rows))
 
     def put(
         self,
@@ -674,10 +672,11 @@ class StoreClient(ProcessBound):
                 if stream is not None:
                     stream.cancel()
 
-    def ask(self, kind: type[A], timeout_s: float, *sent: requests.ActionRequest) -> list[A]:
+    def ask(self, timeout_s: float, *sent: requests.ActionRequest[A]) -> list[A]:
         """Return the store's answers to requests in sequence; at least one answer for each."""
         answers: list[A] = []
         for request in sent:
+            kind: Any = request.answer
             body = replace(request, store=self._store).checked().packed()
             action = flight.Action(request.action, body)
             with self._asking(timeout_s) as (client, options):

@@ -11,7 +11,8 @@ that the node's loop has read from it, and shuts down connections above a limit:
 | to a peer | ``OBSERVED_BYTES`` and the largest record | if the process grows by tiny frames |
 
 One thread checks the connections of all nodes of the process, because ZeroMQ applies subscriptions
-in the loop's thread and a flood of them keeps the loop from running.
+in the loop's thread and a flood of them keeps the loop from running.  What arrives between two
+checks comes on top of each quota.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import os
 import socket as sockets
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -37,8 +37,8 @@ from zmq import SyncSocket as Socket
 from dafka_core.model.names import escape
 from dafka_core.security.permissions import EVERYBODY, Permissions
 from dafka_core.security.throttles import LogThrottle
+from dafka_core.system.closing import CheckThread
 
-CHECK_S: Final = 0.05  # interval of the checks; what arrives in between comes on top of each quota
 CHECK_SHARE: Final = 0.01  # of a CPU: checks of very many connections are less frequent
 WIRE_FACTOR: Final = 2  # wire bytes for each byte of a subscription
 WIRE_FACTOR_ENCRYPTED: Final = 4  # CURVE adds 35 bytes to a topic of 20
@@ -262,45 +262,8 @@ class ConnectionQuotas:
         return has_grown or (was_slow and unread_bytes > each.limit_bytes)
 
 
-class _Checker:
-    """The thread that checks the connections of all nodes of the process, while it has nodes."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin anew: after a fork the child has the lock, perhaps held, and not the thread."""
-        self._quotas: set[ConnectionQuotas] = set()
-        self._lock = threading.Lock()
-        self._is_running = False
-
-    def add(self, quotas: ConnectionQuotas) -> None:
-        with self._lock:
-            self._quotas.add(quotas)
-            if not self._is_running:
-                threading.Thread(target=self._run, name="dafka-connections", daemon=True).start()
-                self._is_running = True
-
-    def remove(self, quotas: ConnectionQuotas) -> None:
-        with self._lock:
-            self._quotas.discard(quotas)
-
-    def _run(self) -> None:
-        took_s = 0.0
-        while True:
-            time.sleep(max(CHECK_S, took_s / CHECK_SHARE))
-            with self._lock:
-                found = [*self._quotas]
-                self._is_running = bool(found)
-            if not found:
-                return
-            began_s = time.thread_time()
-            for quotas in found:
-                quotas.check(time.monotonic())
-            took_s = time.thread_time() - began_s
-
-
-_checker = _Checker()
+_checker: Final = CheckThread[ConnectionQuotas]("dafka-connections", CHECK_SHARE)
+# After a fork the child has the lock, perhaps held, and not the thread.
 os.register_at_fork(after_in_child=_checker.reset)
 
 

@@ -46,7 +46,7 @@ from dafka_core.storage import Log
 from dafka_core.storage.block import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS
 from dafka_core.storage.block_rewriter import BlockCompressor, DamagedRange
 from dafka_core.storage.log import TRIM_PARTITIONS
-from dafka_core.storage.retention import HeldBlocks, Retention, Unread
+from dafka_core.storage.retention import HeldBlocks, Pause, Retention, Unread
 from dafka_core.system.closing import ProcessBound
 
 QUIET_S: Final = 0.25  # the log is busy until nothing has been appended for this time
@@ -435,7 +435,7 @@ class RetentionThread(LogThread):
         self.is_set = kept is not None  # while the store ran, instead of its option's
         if kept is not None:
             retention.rules = _parsed_rules(text_of(kept))
-        jobs = deletions.apply, self._pass, lambda: self._run_steps(scan.steps())
+        jobs = deletions.apply, self._pass, lambda: self._in_steps(scan.run)
         event = "retention_failed"
         super().__init__(log, "dafka-retention", *jobs, task="retention", event=event)
 
@@ -478,7 +478,7 @@ class RetentionThread(LogThread):
             self._compare_at = now + COMPARE_CLOCKS_S if clocks_us else 0.0
         try:
             if self._retention.rules:
-                self._run_steps(self._retention.steps())
+                self._in_steps(self._retention.run)
         finally:
             count = self.given_up - before
             if count and not self._closed.is_set():
@@ -486,14 +486,19 @@ class RetentionThread(LogThread):
                 _log.info(text, {"records": count}, extra={"event": "records_given_up"})
         return RETENTION_INTERVAL_S
 
-    def _run_steps(self, steps: Iterable[None]) -> None:
-        started_s = time.monotonic()
-        for _ in steps:
+    def _in_steps(self, task: Callable[[Pause], None]) -> None:
+        """Do a task that pauses while records arrive, and ends with ClosedError when it must."""
+        began_s = time.monotonic()
+
+        def pause() -> None:
+            nonlocal began_s
             if self._closed.is_set():
-                return
+                raise ClosedError("retention")
             if self._is_busy():
-                self._closed.wait((time.monotonic() - started_s) * (1 / RETENTION_BUSY_SHARE - 1))
-            started_s = time.monotonic()
+                self._closed.wait((time.monotonic() - began_s) * (1 / RETENTION_BUSY_SHARE - 1))
+            began_s = time.monotonic()
+
+        task(pause)
 
 
 def _parsed_rules(kept: str) -> tuple[RetentionRule, ...]:
@@ -546,7 +551,7 @@ class UsageScan:
         self._due = 0.0
         self._damaged: set[TopicPartition] = set()  # partitions reported already
 
-    def steps(self) -> Iterator[None]:
+    def run(self, pause: Pause) -> None:
         """Scan once, if the log has changed since the last scan, in small steps."""
         began, state = time.monotonic(), (self._log.changes.number, self._compressor.blocks)
         if state == self._scanned or began < self._due:
@@ -558,18 +563,18 @@ class UsageScan:
         for found in _counted(self._log, self._limits, usage):
             usage.seen.update(info.tp for info in found if info.tp in new)
             infos += found if self._limits.counts_bytes else ()
-            yield
+            pause()
         if self._limits.counts_bytes:
-            yield from self._measure(infos, usage)
+            self._measure(infos, usage, pause)
         self._scanned = state
         self._due = time.monotonic() + (time.monotonic() - began) / SCAN_SHARE
         self._call_soon(lambda now: self._role.on_scan(usage))
 
-    def _measure(self, infos: list[PartitionInfo], usage: Usage) -> Iterator[None]:
+    def _measure(self, infos: list[PartitionInfo], usage: Usage, pause: Pause) -> None:
         self._blocks.keep_only({info.tp for info in infos})
-        with_records = (info for info in infos if info.earliest < info.end)
+        with_records = [info for info in infos if info.earliest < info.end]
         damaged: dict[TopicPartition, StoreError] = {}
-        sizes = yield from self._blocks.look_at(with_records, damaged)
+        sizes = self._blocks.look_at(with_records, damaged, pause)
         for tp, blocks in sizes.items():
             usage.size_bytes[self._limits.owner(tp)] += sum(each.size_bytes for each in blocks)
         for staged in self._log.staged():

@@ -527,30 +527,32 @@ class Peers:
         connection = self._connections.get(endpoint)
         if connection is None or endpoint in self._new:  # of an earlier connection
             return
-        if event == zmq.EVENT_CONNECTED and (address := ends_of(value)[1]):
-            self._named[f"tcp://{HostPort(numeric_host(address), address[1])}"] = endpoint
-        if event in (zmq.EVENT_CONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED):
-            self._news.append(PeerNews(self.table.node_at(endpoint), accepts=True))
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            connection.made_at, connection.refusal = now, ""
-            self._security.claims.prove(endpoint, is_proved=True)
-        elif event & sockets.HANDSHAKE_FAILED:
-            peer = f"{self.table.node_at(endpoint)} at {endpoint}"
-            why = self._security.report_refusal(event, value, peer)
-            connection.refusal = why or connection.refusal
-        elif event == zmq.EVENT_CONNECT_RETRIED:
-            self._doubtful.pop(endpoint, None)
-            if not self._quotas.unfinished:
-                socket = self._sockets.get(_ALL) or self._sockets[endpoint]
-                connection.family.retry(now, (socket, endpoint))
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._security.claims.prove(endpoint, is_proved=False)
-            self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
-            if connection.is_settled(now) or not connection.ends:
-                # A node that has ended is still announced for a while.
-                connection.begin(now)
-            connection.ends += 1
-            connection.made_at = inf
+        node = self.table.node_at(endpoint)
+        match event:
+            case zmq.EVENT_CONNECTED:
+                if address := ends_of(value)[1]:
+                    self._named[f"tcp://{HostPort(numeric_host(address), address[1])}"] = endpoint
+                self._news.append(PeerNews(node, accepts=True))
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._news.append(PeerNews(node, accepts=True))
+                connection.made_at, connection.refusal = now, ""
+                self._security.claims.prove(endpoint, is_proved=True)
+            case zmq.EVENT_CONNECT_RETRIED:
+                self._doubtful.pop(endpoint, None)
+                if not self._quotas.unfinished:
+                    socket = self._sockets.get(_ALL) or self._sockets[endpoint]
+                    connection.family.retry(now, (socket, endpoint))
+            case zmq.EVENT_DISCONNECTED:
+                self._security.claims.prove(endpoint, is_proved=False)
+                self._doubtful[endpoint] = now + DOUBT_S + (REFUSED_S if connection.refusal else 0)
+                if connection.is_settled(now) or not connection.ends:
+                    # A node that has ended is still announced for a while.
+                    connection.begin(now)
+                connection.ends += 1
+                connection.made_at = inf
+            case _ if event & sockets.HANDSHAKE_FAILED:
+                why = self._security.report_refusal(event, value, f"{node} at {endpoint}")
+                connection.refusal = why or connection.refusal
 
     def _check_connections(self, now: float) -> None:
         """Log the peers without a connection to or from them, though their beacons arrive."""

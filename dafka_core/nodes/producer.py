@@ -81,9 +81,9 @@ class Producer(Node):
 
     Args:
         topic: 1 to 255 bytes; control characters need option ``allow_control_characters``.
-        address: the partition to resume after its last record; without it, a new one.  An earlier
-            producer with this address that still runs is fenced (RFC 46: "only one producer SHALL
-            ever publish to the same partition").
+        address: the partition to resume after its last record; without it, a new one, whose name
+            is attribute ``address``.  An earlier producer with this address that still runs is
+            fenced (RFC 46: "only one producer SHALL ever publish to the same partition").
         options: see ``ProducerOptions``.
 
     Raises:

@@ -20,7 +20,6 @@ from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import (
     BackupRequest,
     CheckRequest,
-    FoundLinks,
     LinksRequest,
     entries_of,
 )
@@ -189,7 +188,7 @@ class _RunningStore:
     def check(self) -> Iterator[Checked]:
         """Check the store's log."""
         for part in [(), *limits.parts(self.partitions(), PART)]:
-            yield from self._client.ask(Checked, CHECK_S, CheckRequest(part))
+            yield from self._client.ask(CHECK_S, CheckRequest(part))
 
     def partitions(self) -> list[TopicPartition]:
         return [head.tp for head in self._client.heads(None, timeout_s=ANSWER_S)]
@@ -197,12 +196,12 @@ class _RunningStore:
     def links(self, part: Sequence[TopicPartition], *, newest: bool) -> list[PartitionLink]:
         """Return the links of some partitions, or their newest ones only."""
         request = LinksRequest(tuple(part), newest)
-        found = self._client.ask(FoundLinks, PATIENCE_S, request)
+        found = self._client.ask(PATIENCE_S, request)
         return [link for answer in found for link in answer.links]
 
     def check_saved(self, saved: Sequence[PartitionLink]) -> Iterator[Checked]:
         """Compare the records with saved links."""
-        yield from self._client.ask(Checked, CHECK_S, CheckRequest(saved=tuple(saved)))
+        yield from self._client.ask(CHECK_S, CheckRequest(saved=tuple(saved)))
 
 
 class _StoppedStore:

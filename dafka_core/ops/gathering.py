@@ -18,7 +18,7 @@ from dafka_core.errors import (
     TowerNotFoundError,
 )
 from dafka_core.flight.local_log import LocalLogs
-from dafka_core.flight.requests import Offsets, OffsetsRequest, RetentionRequest, RetentionRules
+from dafka_core.flight.requests import OffsetsRequest, RetentionRequest
 from dafka_core.flight.server_requests import ACTIONS
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation, host_of
@@ -62,14 +62,14 @@ def _query(
             location = client.describe(timeout_s=timeout_s)
             facts = facts._replace(store=location.store)
             began = time.time()  # of the request whose response contains the store's time
-            (clock,) = client.ask(Offsets, timeout_s, OffsetsRequest(()))
+            (clock,) = client.ask(timeout_s, OffsetsRequest(()))
             ended = time.time()
             knows = client.actions(timeout_s=timeout_s)
             heads = client.heads(topics, timeout_s=timeout_s)
             if RetentionRequest.action in knows:
                 # The store has no rules, or this key may not read them.
                 with suppress(InvalidRequestError, NotAllowedError):
-                    (active,) = client.ask(RetentionRules, timeout_s, RetentionRequest())
+                    (active,) = client.ask(timeout_s, RetentionRequest())
                     facts = facts._replace(rules=active.rules, rules_set=active.is_set)
     except DafkaError as error:
         why = error.why if isinstance(error, StoreUnreachableError) else str(error)

@@ -63,6 +63,13 @@ def _attribute(node: Any, path: str) -> Any:
     return node
 
 
+def family(
+    declare: Callable[..., Metric], meaning: str, *labels: str, **reads: Read
+) -> tuple[Metric, ...]:
+    """Declare metrics with one meaning, by their names."""
+    return tuple(declare(name, read, meaning, *labels) for name, read in reads.items())
+
+
 def counter(name: str, read: Read, meaning: str, *labels: str) -> Metric:
     """Declare a number that only grows; its full name is ``dafka_NAME_total``."""
     return Metric(f"dafka_{name}_total", "counter", read, meaning, labels)

@@ -22,9 +22,16 @@ from dafka_core.nodes.sockets import INVALID_BEACON, REFUSAL_REASONS, MeshTraffi
 from dafka_core.nodes.store_loop import OTHER, Disk
 from dafka_core.ops import health
 from dafka_core.ops.findings import LIFE, Finding, Severity, problem
-from dafka_core.ops.metric_declarations import Metric, Sample, counter, gauge, histogram
+from dafka_core.ops.metric_declarations import (
+    Metric,
+    Sample,
+    counter,
+    family,
+    gauge,
+    histogram,
+)
 from dafka_core.ops.store_extension import ExtensionNode
-from dafka_core.protocol.beacons import endpoint_of
+from dafka_core.protocol.beacons import KINDS, endpoint_of
 from dafka_core.storage import Log
 from dafka_core.storage.environment import Space
 from dafka_core.system.distribution import this_version
@@ -33,13 +40,10 @@ if TYPE_CHECKING:
     from dafka_core.nodes.node import Node
 
 
-PEER_KINDS: Final = {"S": "store", "P": "producer", "C": "consumer", "R": "reader"}
-"""Kinds by the letter that nodes announce."""
-
 STREAMS: Final = ("gets", "puts", "waits", "watches", "commits")
 """Requests of Flight, each kind with its own limit."""
 
-ALWAYS_REPORTED: Final = ("Ack", "EpochAck", "Fetch", "FetchBatch")
+_ALWAYS_REPORTED: Final = dict.fromkeys(("Ack", "EpochAck", "Fetch", "FetchBatch"), 0)
 """Messages that are reported with 0, too, so that the first one is an increase for Prometheus."""
 
 REFUSALS: Final = ("FencedError", "OffsetConflictError", "TransactionExistsError")
@@ -63,7 +67,7 @@ class Reading:
     def peer_counts(self) -> dict[str, int]:
         """Connected nodes by kind."""
         letters = self.mesh.limits.letters()
-        counts = {kind: letters[letter] for letter, kind in PEER_KINDS.items()}
+        counts = {kind: letters[letter] for letter, kind in KINDS.items()}
         return counts | {OTHER: max(len(self.mesh.peers.table) - sum(counts.values()), 0)}
 
     @property
@@ -147,39 +151,25 @@ _IN_MESH: Final = (
         "mesh.peers.renewal_count",
         "connections renewed after an invalid or too large frame",
     ),
-    counter(
-        "mesh_received_records",
-        "mesh.traffic.records_received",
+    *family(
+        counter,
         "records received from peers, with duplicates",
+        mesh_received_records="mesh.traffic.records_received",
+        mesh_received_bytes="mesh.traffic.bytes_received",
     ),
-    counter(
-        "mesh_received_bytes",
-        "mesh.traffic.bytes_received",
-        "records received from peers, with duplicates",
-    ),
-    counter(
-        "mesh_sent_records",
-        lambda n: _sent(n.mesh.traffic, "records"),
+    *family(
+        counter,
         "records sent: `live` to all that follow the topic, counted once; `direct` on request",
         "how",
+        mesh_sent_records=lambda n: _sent(n.mesh.traffic, "records"),
+        mesh_sent_bytes=lambda n: _sent(n.mesh.traffic, "bytes"),
     ),
-    counter(
-        "mesh_sent_bytes",
-        lambda n: _sent(n.mesh.traffic, "bytes"),
-        "records sent: `live` to all that follow the topic, counted once; `direct` on request",
-        "how",
-    ),
-    counter(
-        "mesh_received_messages",
-        lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.received,
+    *family(
+        counter,
         "other messages, by name (docs/wire.md)",
         "message",
-    ),
-    counter(
-        "mesh_sent_messages",
-        lambda n: dict.fromkeys(ALWAYS_REPORTED, 0) | n.mesh.traffic.sent,
-        "other messages, by name (docs/wire.md)",
-        "message",
+        mesh_received_messages=lambda n: _ALWAYS_REPORTED | n.mesh.traffic.received,
+        mesh_sent_messages=lambda n: _ALWAYS_REPORTED | n.mesh.traffic.sent,
     ),
     gauge(
         "mesh_tower_silent_seconds",
@@ -265,21 +255,19 @@ _OF_STORES: Final = (
         "store_changed_partitions", lambda n: len(n.log.linker.wrong), "partitions changed on disk"
     ),
     counter("store_compressed_blocks", "compressor.blocks", "compressed cold blocks"),
-    counter(
-        "store_compressed_from_bytes",
-        "compressor.before_bytes",
+    *family(
+        counter,
         "size of these blocks, before and after",
-    ),
-    counter(
-        "store_compressed_to_bytes",
-        "compressor.after_bytes",
-        "size of these blocks, before and after",
+        store_compressed_from_bytes="compressor.before_bytes",
+        store_compressed_to_bytes="compressor.after_bytes",
     ),
     gauge("retention_rules", lambda n: len(n.retention.rules), "retention rules"),
     counter("retention_passes", "retention.counts.passes", "runs of retention"),
-    counter("retention_trims", "retention.counts.trims", "blocks and records deleted by retention"),
-    counter(
-        "retention_records", "retention.counts.records", "blocks and records deleted by retention"
+    *family(
+        counter,
+        "blocks and records deleted by retention",
+        retention_trims="retention.counts.trims",
+        retention_records="retention.counts.records",
     ),
     counter("archive_files", "archiver.files", "additions to the archive"),
     counter("archive_records", "archiver.records", "additions to the archive"),
@@ -309,29 +297,19 @@ _OF_STORES: Final = (
         lambda n: len(n.known.names) - len(n.known.here),
         "known stores that do not respond",
     ),
-    gauge(
-        "topic_partitions",
-        lambda n: n.by_topic((name, of.partitions) for name, of in n.totals.items()),
+    *family(
+        gauge,
         "the topic in this store",
         "topic",
+        topic_partitions=lambda n: n.by_topic((t, of.partitions) for t, of in n.totals.items()),
+        topic_records=lambda n: n.by_topic((t, of.records) for t, of in n.totals.items()),
     ),
-    gauge(
-        "topic_records",
-        lambda n: n.by_topic((name, of.records) for name, of in n.totals.items()),
-        "the topic in this store",
-        "topic",
-    ),
-    counter(
-        "topic_appended_records",
-        lambda n: n.by_topic((name, of[0]) for name, of in n.appended),
+    *family(
+        counter,
         "records appended or staged",
         "topic",
-    ),
-    counter(
-        "topic_appended_bytes",
-        lambda n: n.by_topic((name, of[1]) for name, of in n.appended),
-        "records appended or staged",
-        "topic",
+        topic_appended_records=lambda n: n.by_topic((topic, of[0]) for topic, of in n.appended),
+        topic_appended_bytes=lambda n: n.by_topic((topic, of[1]) for topic, of in n.appended),
     ),
     gauge(
         "flight_streams",
@@ -394,19 +372,17 @@ _OF_PRODUCERS: Final = (
 )
 
 _OF_CONSUMERS: Final = (
-    gauge(
-        "consumer_queued_records",
-        lambda n: n.queue.size[0],
+    *family(
+        gauge,
         "records that wait for the application",
+        consumer_queued_records=lambda n: n.queue.size[0],
+        consumer_queued_bytes=lambda n: n.queue.size[1],
     ),
-    gauge(
-        "consumer_queued_bytes", lambda n: n.queue.size[1], "records that wait for the application"
-    ),
-    counter(
-        "consumer_received_records", lambda n: n.queue.added[0], "records received and put in order"
-    ),
-    counter(
-        "consumer_received_bytes", lambda n: n.queue.added[1], "records received and put in order"
+    *family(
+        counter,
+        "records received and put in order",
+        consumer_received_records=lambda n: n.queue.added[0],
+        consumer_received_bytes=lambda n: n.queue.added[1],
     ),
     counter(
         "consumer_skipped_records",

@@ -246,13 +246,13 @@ class AppendArea:
     def damaged(self, partition_id: int) -> list[tuple[bytes, range]]:
         """Return the keys of damaged groups of a partition's buckets, and the ids of these."""
         found = []
-        for level, width in enumerate(WIDTHS):
-            number = partition_id // width
-            for key, value in self._slots((level, number)):
-                try:
-                    _ = [*Group(value)] if value else []
-                except ValueError:
-                    found.append((key, range(number * width, (number + 1) * width)))
+        for key, value in self._groups_of(partition_id):
+            try:
+                _ = [*Group(value)]
+            except ValueError:
+                _, level, bucket, _ = _GROUP_KEY.unpack(key)
+                width = WIDTHS[level]
+                found.append((key, range(bucket * width, (bucket + 1) * width)))
         return found
 
     # -- writing ---------------------------------------------------------------------------------
@@ -297,14 +297,12 @@ class AppendArea:
         for block in self._pending.pop(partition_id, ()):
             if not start < block.end <= end:
                 self.append(block)
-        for level, width in enumerate(WIDTHS):
-            slots = self._slots((level, partition_id // width))
-            # Copied: each put changes pages.
-            for key, value in [(key, bytes(value)) for key, value in slots]:
-                with contextlib.suppress(ValueError):
-                    left = Group(value).without(partition_id, start, end) if value else None
-                    if left is not None:
-                        self._meta.put(key, left)
+        # Copied: each put changes pages.
+        for key, value in [(key, bytes(value)) for key, value in self._groups_of(partition_id)]:
+            with contextlib.suppress(ValueError):
+                left = Group(value).without(partition_id, start, end)
+                if left is not None:
+                    self._meta.put(key, left)
 
     def rewrite(self, keys: Iterable[bytes]) -> None:
         """Write damaged groups again, without damaged blocks, whose records are elsewhere."""
@@ -357,15 +355,21 @@ class AppendArea:
     def _blocks_of(self, partition_id: int) -> tuple[list[GroupedBlock], ValueError | None]:
         """Return a partition's blocks, by offset, and an error if more of them may be missing."""
         found, damage = [*self._pending.get(partition_id, ())], None
+        for key, value in self._groups_of(partition_id):
+            try:
+                found += Group(value).of_partition(partition_id)
+            except ValueError as error:
+                _, level, bucket, at = _GROUP_KEY.unpack(key)
+                where = f"group {at} of small batches, level {level}, bucket {bucket}"
+                damage = ValueError(f"{where}, is damaged: {error}")
+        return sorted(found, key=attrgetter("first")), damage
+
+    def _groups_of(self, partition_id: int) -> Iterator[tuple[bytes, memoryview]]:
+        """Yield keys and groups of the buckets that may have blocks of a partition."""
         for level, width in enumerate(WIDTHS):
             for key, value in self._slots((level, partition_id // width)):
-                try:
-                    found += Group(value).of_partition(partition_id) if value else []
-                except ValueError as error:
-                    at, bucket = _GROUP_KEY.unpack(key)[-1], partition_id // width
-                    where = f"group {at} of small batches, level {level}, bucket {bucket}"
-                    damage = ValueError(f"{where}, is damaged: {error}")
-        return sorted(found, key=attrgetter("first")), damage
+                if value:
+                    yield key, value
 
     def _taken(
         self, values: Iterable[tuple[bytes, memoryview]], most: int

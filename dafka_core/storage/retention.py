@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
@@ -87,6 +87,9 @@ def before_by_size(
 
 STEP_BYTES: Final = 64 << 20  # bytes examined at a time; LMDB reuses no freed page meanwhile
 
+Pause = Callable[[], None]
+"""Called between the steps of a long task: it may wait, or end the task with ClosedError."""
+
 
 class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[HeldBlock]]]):
     """The available offsets of partitions, what of them is compressed, and their blocks.
@@ -109,30 +112,33 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[Held
             del self[tp]
 
     def look_at(
-        self, partitions: Iterable[PartitionInfo], damaged: dict[TopicPartition, StoreError]
-    ) -> Generator[None, None, dict[TopicPartition, list[HeldBlock]]]:
+        self,
+        infos: Sequence[PartitionInfo],
+        damaged: dict[TopicPartition, StoreError],
+        pause: Pause,
+    ) -> dict[TopicPartition, list[HeldBlock]]:
         """Examine the blocks of partitions, a few in each step; return them.
 
         Damaged partitions, whose errors ``damaged`` receives, are as last seen.
         """
-        infos = list(partitions)
         for info in infos:
             compressed = self._log.compressed.get(info.tp, UNCOMPRESSED)
             if self.get(info.tp, ())[:2] != (info, compressed):
                 try:
-                    yield from self.look(info.tp)
+                    self.look(info.tp, pause)
                 except StoreError as error:
                     damaged[info.tp] = error
         return self.found(info.tp for info in infos)
 
-    def look(self, tp: TopicPartition) -> Iterator[None]:
+    def look(self, tp: TopicPartition, pause: Pause) -> None:
         """Examine the blocks of a partition that were not examined before."""
         _, before, blocks = self.get(tp, (None, UNCOMPRESSED, []))
         compressed = self._log.compressed.get(tp, UNCOMPRESSED)
         since = before.end if before.returns == compressed.returns else 0
         kept = (block for block in blocks if not since < block.end <= compressed.end)
         known = {(block.first, block.end): block for block in kept}
-        while True:
+        examined_bytes = STEP_BYTES
+        while examined_bytes >= STEP_BYTES:
             examined_bytes = 0
             with self._log.snapshot() as snapshot:
                 found = snapshot.blocks(tp)
@@ -145,9 +151,7 @@ class HeldBlocks(dict[TopicPartition, tuple[PartitionInfo, Compressed, list[Held
                         known[bounds] = found[number]
                         examined_bytes += known[bounds].size_bytes
                 info = found.info
-            yield
-            if examined_bytes < STEP_BYTES:
-                break
+            pause()
         self[tp] = info, compressed, [known[bounds] for bounds in wanted]
 
 
@@ -167,13 +171,27 @@ class RetentionCounts:
 
 
 @dataclass(slots=True)
-class _TopicPass:
-    """A topic in one pass: the limits up to which unread records are kept."""
+class _Pass:
+    """The state of one pass, and of its present topic."""
 
-    now_us: int
-    limit: RetentionRule | None = None
-    partitions: Sequence[PartitionInfo] = ()
-    before: dict[TopicPartition, int] | None = None  # the offsets beyond these limits, once known
+    pause: Pause
+    now_us: int | None  # None if the clock is in doubt: nothing is deleted by age
+    partitions: Sequence[PartitionInfo] = ()  # of the topic
+    limit: RetentionRule | None = None  # up to which unread records of the topic are kept
+    beyond_size: dict[TopicPartition, int] | None = None  # the offsets beyond it, once known
+    doomed: list[tuple[PartitionInfo, int]] = field(default_factory=list)  # not deleted yet
+    doomed_blocks: int = 0
+    unread_ends: dict[TopicPartition, int] = field(default_factory=dict)  # of counted records
+    waits: dict[str, str] = field(default_factory=dict)  # as ``Retention._waits``
+    damaged: dict[TopicPartition, StoreError] = field(default_factory=dict)
+
+    @contextmanager
+    def noting(self, tp: TopicPartition) -> Iterator[None]:
+        """Note a damaged partition, which is kept."""
+        try:
+            yield
+        except StoreError as error:
+            self.damaged[tp] = error
 
 
 class Retention:
@@ -201,153 +219,136 @@ class Retention:
         self._archive = archive
         self._readers = readers
         self._waits: dict[str, str] = {}  # topics with kept records, and their reader
-        self._topic = _TopicPass(0)
         # Of each partition's first block: its first available offset, and its greatest time.
         self._first: dict[TopicPartition, tuple[int, int]] = {}
         self._held = HeldBlocks(log)
-        self._doomed: list[tuple[PartitionInfo, int]] = []
-        self._doomed_blocks = 0
-        self._earliest: dict[TopicPartition, int] = {}
-        self._counted: dict[TopicPartition, int] = {}  # the end of deleted records, if unread
-        self._damaged: dict[TopicPartition, StoreError] = {}
+        self._pass = _Pass(lambda: None, None)
 
-    def steps(self) -> Iterator[None]:
-        """Make one pass in steps; raise the first DafkaError at the end.
+    def run(self, pause: Pause) -> None:
+        """Make one pass, in steps; raise the first DafkaError at the end.
 
         A damaged partition, or a topic that cannot be archived, is kept, and the others continue.
         """
         rules, now_us = self.rules, self._log.now_us()
-        self._doomed, self._doomed_blocks, self._earliest, self._counted = [], 0, {}, {}
-        self._damaged, failed = {}, list[DafkaError]()
-        waits, self._waits = self._waits, {}
+        failed = list[DafkaError]()
         if self._readers is not None:
             failed += self._readers.look()
         seen: set[TopicPartition] = set()
         infos = [info for info in self._log.partitions() if info.earliest < info.end]
         # After the listing: the clock was compared with all of these records.
-        is_right = not self._log.clock.doubt()
+        self._pass = this = _Pass(pause, None if self._log.clock.doubt() else now_us)
         for topic, found in groupby(infos, attrgetter("topic")):
-            rule, partitions = rule_of(topic, rules), list(found)
-            if rule is None:
+            if (rule := rule_of(topic, rules)) is None:
                 continue
-            seen.update(info.tp for info in partitions)
-            limit = rule_of(topic, self.until_read) if self._readers is not None else None
-            self._topic = _TopicPass(now_us if is_right else 0, limit, partitions)
+            this.partitions, this.beyond_size = list(found), None
+            this.limit = rule_of(topic, self.until_read) if self._readers is not None else None
+            seen.update(info.tp for info in this.partitions)
             try:
-                if rule.age_s is not None and is_right:
-                    yield from self._by_age(partitions, now_us - int(rule.age_s * 1_000_000))
+                if (before_us := self._before_us(rule)) is not None:
+                    self._by_age(before_us)
                 if rule.size_bytes is not None:
-                    yield from self._by_size(partitions, rule.size_bytes)
+                    self._by_size(rule.size_bytes)
             except ClosedError:
                 raise
             except DafkaError as error:
                 failed.append(error)
-        yield from self._trim()
-        for topic, reader in self._waits.items():
-            if waits.get(topic) != reader:
+        self._trim()
+        for topic, reader in this.waits.items():
+            if self._waits.get(topic) != reader:
                 text = "topic %(topic)s: retention waits for query %(query)s to read more"
                 facts = {"topic": quoted(topic), "query": quoted(reader)}
                 _log.info(text, facts, extra={"event": "retention_waits"})
+        self._waits = this.waits
         for tp in self._first.keys() - seen:
             del self._first[tp]
         self._held.keep_only(seen)
-        for failure in (*self._damaged.values(), *failed):
+        for failure in (*this.damaged.values(), *failed):
             raise failure
         self.counts.passes += 1
 
-    @contextmanager
-    def _noting(self, tp: TopicPartition) -> Iterator[None]:
-        try:
-            yield
-        except StoreError as error:
-            self._damaged[tp] = error
+    def _before_us(self, rule: RetentionRule) -> int | None:
+        """Return the time before which records are too old; None if age does not count now."""
+        now_us, age_s = self._pass.now_us, rule.age_s
+        return None if now_us is None or age_s is None else now_us - int(age_s * 1_000_000)
 
-    def _by_age(self, partitions: list[PartitionInfo], before_us: int) -> Iterator[None]:
-        for info in partitions:
+    def _by_age(self, before_us: int) -> None:
+        for info in self._pass.partitions:
             earliest, newest_us = self._first.get(info.tp, (-1, 0))
             # More records may have been merged into the block; then its greatest time is later.
-            if earliest == info.earliest and newest_us >= before_us:
-                continue
-            with self._noting(info.tp):
-                with self._log.snapshot() as snapshot:
-                    blocks = snapshot.blocks(info.tp)
-                    if blocks is None:
-                        continue
-                    count = old_blocks(blocks, before_us)
-                    held, bounds = blocks.info, blocks.bounds
-                    if count < len(blocks):
-                        first = blocks[count]
-                        start = max(first.first, held.earliest)
-                        self._first[info.tp] = start, first.newest_us
-                yield
-                yield from self._doom(held, bounds[: count + 1])
+            if earliest != info.earliest or newest_us < before_us:
+                with self._pass.noting(info.tp):
+                    self._doom(*self._older(info, before_us))
 
-    def _by_size(self, partitions: list[PartitionInfo], size_bytes: int) -> Iterator[None]:
-        held = yield from self._held.look_at(partitions, self._damaged)
+    def _older(self, info: PartitionInfo, before_us: int) -> tuple[PartitionInfo, list[int]]:
+        """Return the offsets of a partition, and the bounds of its blocks from before a time."""
+        with self._log.snapshot() as snapshot:
+            blocks = snapshot.blocks(info.tp)
+            if blocks is None:
+                return info, [0]
+            count = old_blocks(blocks, before_us)
+            if count < len(blocks):
+                start = max(blocks.bounds[count], blocks.info.earliest)
+                self._first[info.tp] = start, blocks[count].newest_us
+            held, bounds = blocks.info, blocks.bounds[: count + 1]
+        self._pass.pause()
+        return held, bounds
+
+    def _by_size(self, size_bytes: int) -> None:
+        this = self._pass
+        held = self._held.look_at(this.partitions, this.damaged, this.pause)
         doomed = before_by_size(held, size_bytes)
-        if not doomed:
-            return
         for tp in doomed:  # blocks may have been merged since
-            with self._noting(tp):
-                yield from self._held.look(tp)
-        held = self._held.found(held)
-        for tp, before in before_by_size(held, size_bytes).items():
-            if tp not in self._damaged:
+            with this.noting(tp):
+                self._held.look(tp, this.pause)
+        again = before_by_size(self._held.found(held), size_bytes) if doomed else {}
+        for tp, before in again.items():
+            if tp not in this.damaged:
                 info, _, blocks = self._held[tp]
-                bounds = [block.first for block in blocks] + [info.end]
-                with self._noting(tp):
-                    yield from self._doom(info, bounds[: bisect_right(bounds, before)])
+                bounds = [*(block.first for block in blocks), info.end]
+                with this.noting(tp):
+                    self._doom(info, _up_to(bounds, before))
 
-    def _doom(self, info: PartitionInfo, bounds: Sequence[int]) -> Iterator[None]:
+    def _doom(self, info: PartitionInfo, bounds: list[int]) -> None:
+        """Delete the blocks between these bounds, as far as readers and the archive allow."""
         if len(bounds) < 2:
             return
-        before = bounds[-1]
-        unread: Unread | None = None
-        if self._readers is not None and self._topic.limit is not None:
+        this, unread = self._pass, None
+        if self._readers is not None and this.limit is not None:
             unread = self._readers.unread(info.tp)
-        if unread is not None and unread.offset < before:
-            allowed = max(unread.offset, (yield from self._beyond(info)))
-            if allowed < before:
-                self._waits.setdefault(info.topic, unread.reader)
-            bounds = bounds[: bisect_right(bounds, allowed)]
-            if len(bounds) < 2:
-                return
-            before = bounds[-1]
-        if self._archive is not None:
-            before = self._archive(info.tp, before)
-            yield
-        bounds = bounds[: bisect_right(bounds, before)]
+            if unread is not None and unread.offset < bounds[-1]:
+                allowed = max(unread.offset, self._beyond(this.limit, info))
+                if allowed < bounds[-1]:
+                    this.waits.setdefault(info.topic, unread.reader)
+                bounds = _up_to(bounds, allowed)
+        if self._archive is not None and len(bounds) > 1:
+            bounds = _up_to(bounds, self._archive(info.tp, bounds[-1]))
+            this.pause()
         if unread is not None and len(bounds) > 1:
             self._count_unread(info, bounds[-1], unread)
         for start in range(0, len(bounds) - 1, TRIM_BLOCKS):
             part = bounds[start : start + TRIM_BLOCKS + 1]
-            self._doomed.append((info, part[-1]))
-            self._doomed_blocks += len(part) - 1
-            if self._doomed_blocks >= TRIM_BLOCKS:
-                yield from self._trim()
+            this.doomed.append((info, part[-1]))
+            this.doomed_blocks += len(part) - 1
+            if this.doomed_blocks >= TRIM_BLOCKS:
+                self._trim()
 
-    def _beyond(self, info: PartitionInfo) -> Generator[None, None, int]:
-        """Return the offset up to which a partition is deleted even if unread."""
-        topic, found = self._topic, 0
-        assert topic.limit is not None
-        if topic.limit.age_s is not None:
-            before_us = topic.now_us - int(topic.limit.age_s * 1_000_000)
-            with self._log.snapshot() as snapshot:
-                blocks = snapshot.blocks(info.tp)
-                found = 0 if blocks is None else blocks.bounds[old_blocks(blocks, before_us)]
-            yield
-        if topic.limit.size_bytes is not None:
-            if topic.before is None:
-                held = yield from self._held.look_at(topic.partitions, self._damaged)
-                topic.before = before_by_size(held, topic.limit.size_bytes)
-            found = max(found, topic.before.get(info.tp, 0))
+    def _beyond(self, limit: RetentionRule, info: PartitionInfo) -> int:
+        """Return the offset up to which a partition is beyond the limit for unread records."""
+        this, found = self._pass, 0
+        if (before_us := self._before_us(limit)) is not None:
+            found = self._older(info, before_us)[1][-1]
+        if limit.size_bytes is not None:
+            if this.beyond_size is None:
+                held = self._held.look_at(this.partitions, this.damaged, this.pause)
+                this.beyond_size = before_by_size(held, limit.size_bytes)
+            found = max(found, this.beyond_size.get(info.tp, 0))
         return found
 
     def _count_unread(self, info: PartitionInfo, before: int, unread: Unread) -> None:
-        counted = self._counted.get(info.tp, info.earliest)  # by age, before the size
+        counted = self._pass.unread_ends.get(info.tp, info.earliest)  # by age, before the size
         count = before - max(unread.offset, counted)
         if count > 0:
-            self._counted[info.tp] = before
+            self._pass.unread_ends[info.tp] = before
             self.counts.unread += count
             text = (
                 "%(partition)s: deleted %(records)d records that query %(query)s has not read: "
@@ -356,12 +357,15 @@ class Retention:
             facts = {"partition": str(info.tp), "records": count, "query": quoted(unread.reader)}
             _log.warning(text, facts, extra={"event": "unread_given_up"})
 
-    def _trim(self) -> Iterator[None]:
-        doomed, self._doomed, self._doomed_blocks = self._doomed, [], 0
+    def _trim(self) -> None:
+        this = self._pass
+        doomed, this.doomed, this.doomed_blocks = this.doomed, [], 0
         if doomed:
-            now = self._log.trim_each(doomed)
-            for (info, _), earliest in zip(doomed, now, strict=True):
-                self.counts.records += earliest - self._earliest.get(info.tp, info.earliest)
-                self._earliest[info.tp] = earliest
+            self.counts.records += sum(self._log.trim_each(doomed))
             self.counts.trims += 1
-            yield
+            this.pause()
+
+
+def _up_to(bounds: list[int], offset: int) -> list[int]:
+    """Return the bounds of the blocks that end at an offset or before."""
+    return bounds[: bisect_right(bounds, offset)]

@@ -539,11 +539,14 @@ class Tables:
         return before
 
     def trim_held(self, held: PartitionInfo, before: int) -> int:
-        """Trim records of a known producer, unless another producer has replaced it."""
+        """Trim records unless another producer has replaced theirs; return the number of records.
+
+        ``held`` has the partition and the life of its producer.
+        """
         row = self.row(held.tp)
-        info = row.info if row else held._replace(earliest=0, end=0)
-        is_same = info.life == held.life and before <= info.end
-        return self.trim(held.tp, before) if is_same else info.earliest
+        if row is None or row.info.life != held.life or before > row.end:
+            return 0
+        return self.trim(held.tp, before) - row.earliest
 
     def damaged_block(self, tp: TopicPartition, offset: int, why: str) -> StoreError:
         """Return the error for a damaged block, and note its partition for ``Healer``."""

@@ -1,19 +1,21 @@
-"""Contexts that end with ``close``, forked children, and the check for patched threads."""
+"""Contexts that end with ``close``, forked children, a thread for checks, and patched threads."""
 
 from __future__ import annotations
 
 import _thread
 import ctypes
 import gc
+import logging
 import os
 import queue
 import threading
+import time
 from _queue import Empty, SimpleQueue  # the originals, which no library patches
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, wraps
-from typing import Any, Self
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from dafka_core.errors import ConfigError, ForkedError
@@ -100,6 +102,82 @@ class ProcessBound(Closing):
 
     def on_forked(self) -> None:
         """Close, in a forked child, descriptors that would keep resources of its parent."""
+
+
+CHECK_S: Final = 0.05
+"""Interval of checks.  Their thread lasts this long after its last object, as calls follow each
+other closely or not at all."""
+
+LOG_INTERVAL_S: Final = 60.0  # of failed checks
+
+_log: Final = logging.getLogger("dafka")
+
+
+class Checked(Protocol):
+    """An object that is checked at intervals."""
+
+    def check(self, now: float) -> None:
+        """Do what is due; ``now`` is monotonic."""
+
+
+C = TypeVar("C", bound=Checked)
+
+
+class CheckThread(Generic[C]):
+    """Checks objects at an interval, in a daemon thread that lasts as long as there are some.
+
+    It takes at most a ``share`` of a processor.
+    """
+
+    def __init__(self, name: str, share: float = 1.0) -> None:
+        self._name, self._share = name, share
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, without objects."""
+        # Reentrant: the garbage collection may remove an object in a thread that has the lock.
+        self._lock = threading.RLock()
+        self._checked: set[C] = set()
+        self._is_running = False
+
+    @property
+    def items(self) -> list[C]:
+        """Return the objects."""
+        with self._lock:
+            return [*self._checked]
+
+    def add(self, item: C) -> None:
+        """Check an object from now on."""
+        with self._lock:
+            if not self._is_running:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                self._is_running = True
+            self._checked.add(item)
+
+    def remove(self, item: C) -> None:
+        """Check an object no more."""
+        with self._lock:
+            self._checked.discard(item)
+
+    def _run(self) -> None:
+        took_s, log_due = 0.0, 0.0
+        while True:
+            time.sleep(max(CHECK_S, took_s / self._share))
+            with self._lock:
+                items = self.items
+                self._is_running = bool(items)
+            if not items:
+                return
+            began_s = time.thread_time()
+            for each in items:
+                now = time.monotonic()
+                try:
+                    each.check(now)
+                except Exception:  # noqa: BLE001 -- such as without a free file descriptor
+                    if now >= log_due:
+                        log_due = now + LOG_INTERVAL_S
+                        _log.exception("%s: a check has failed", self._name)
+            took_s = time.thread_time() - began_s
 
 
 def check_process(what: str, owner: int) -> None:

@@ -24,7 +24,7 @@ from dafka_core.model.names import printable
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.checkpoint import sync_checkpoint
 from dafka_spark.options import SinkOptions
-from dafka_spark.python_workers import settle
+from dafka_spark.python_workers import hide_frames, settle
 from dafka_spark.sink import commit_coordinator
 from dafka_spark.sink.commit_coordinator import Application, own_address
 from dafka_spark.sink.rows import check_columns, row_codec, write_rows
@@ -132,6 +132,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         self._picked = commit_coordinator.pick_store(self._options)
         commit_coordinator.check_version(self._options, self._picked)
 
+    @hide_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Stage the rows of one task."""
         numbered = Application.of(self._options)
@@ -142,6 +143,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         with self._naming():
             return self._write(iterator, numbered.address if numbered.app_id else named)
 
+    @hide_frames
     def commit(self, messages: Messages) -> None:
         """Make all rows visible at once (driver)."""
         assert self._picked is not None
@@ -149,6 +151,7 @@ class DafkaBatchWriter(_Writer, DataSourceArrowWriter):
         with self._naming():
             commit_coordinator.commit(self._options, self._picked, _ranges(messages), numbered)
 
+    @hide_frames
     def abort(self, messages: Messages) -> None:
         """Discard the rows that tasks have staged, including those of killed tasks (driver)."""
         assert self._picked is not None
@@ -197,6 +200,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             if value:
                 raise ConfigError(name, value, f"is for batch writes: {why}")
 
+    @hide_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Stage the rows of one task of a micro-batch."""
         task = _task()
@@ -207,6 +211,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         query = Application.of_query(self._options, query_id, int(batch_id))
         return self._write(iterator, query.address, query_id)
 
+    @hide_frames
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Make all rows of the batch visible at once (driver)."""
         if not (tasks := _tasks(messages)):
@@ -220,6 +225,7 @@ class DafkaStreamWriter(_Writer, DataSourceStreamArrowWriter):
                 self._options, picked, query, ranges, self._checkpoint
             )
 
+    @hide_frames
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803 -- Spark's name
         """Discard the rows that tasks have staged, as far as they reported them (driver)."""
         if tasks := _tasks(messages):

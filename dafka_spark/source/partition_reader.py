@@ -52,7 +52,7 @@ from dafka_spark.errors import (
     SourceLossError,
 )
 from dafka_spark.options import AUTO, FLIGHT, LOCAL, MESH, SourceOptions
-from dafka_spark.python_workers import settle
+from dafka_spark.python_workers import hide_frames, settle
 from dafka_spark.source.arrow_batches import ArrowBatches, groups
 from dafka_spark.source.data_loss import DataLossPolicy, classify, denial, replaced
 from dafka_spark.source.offset_ranges import DafkaInputPartition, OffsetRange, StoreRange
@@ -298,6 +298,7 @@ class QueryReader:
 class PartitionReader(QueryReader):
     """Reads the ranges of a task, for batch and for streaming queries."""
 
+    @hide_frames
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the partition's ranges, all of them, with the query's columns."""
         if not isinstance(partition, DafkaInputPartition):

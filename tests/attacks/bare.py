@@ -1,7 +1,5 @@
 """Peers without ZeroMQ and keys, which send what ZeroMQ would not: ZMTP 3.0 on bare sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -3,8 +3,6 @@
 Each sends one byte.  Owners of keys continue to work meanwhile.
 """
 
-from __future__ import annotations
-
 import resource
 import socket
 from collections.abc import Iterator, Sequence

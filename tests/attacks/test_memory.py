@@ -3,8 +3,6 @@
 Each victim is a process; its memory is compared with that before the attack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path

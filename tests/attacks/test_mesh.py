@@ -4,8 +4,6 @@ In the open most of them succeed: that is what keys are for.  With keys none doe
 attacker is a stranger or has a key for something else, and honest nodes continue to work.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

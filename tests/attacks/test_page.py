@@ -1,7 +1,5 @@
 """The page's table of attacks is that of the tests."""
 
-from __future__ import annotations
-
 import re
 
 from tests.attacks.test_mesh import ATTACKS

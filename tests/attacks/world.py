@@ -1,7 +1,5 @@
 """A small cluster with honest nodes, in the open or with keys, and an attacker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum

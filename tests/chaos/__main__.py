@@ -1,12 +1,10 @@
 """Run the tables one after the other, with a JSON line for each: ``python -m tests.chaos``."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,14 +22,14 @@ from tests.chaos import (
     store_kills,
     tower_kills,
 )
-from tests.chaos.harness import Chaos, Outcome
+from tests.chaos.harness import Chaos, Outcome, Round
 
 
 class Table(NamedTuple):
     """A table: its number of rounds in full and in short runs."""
 
     name: str
-    run: Callable[[Chaos, int], None]
+    kind: type[Round]
     rounds: int
     short_rounds: int
 
@@ -51,24 +49,18 @@ MODULES = (
     retention_kills,
 )
 TABLES = {
-    number: Table(each.__name__.split(".")[-1], each.run, each.ROUNDS, each.SHORT_ROUNDS)
+    number: Table(each.__name__.split(".")[-1], each.TableRound, each.ROUNDS, each.SHORT_ROUNDS)
     for number, each in enumerate(MODULES, start=1)
 }
 
 
 def run_table(
-    number: int,
-    seed: int,
-    rounds: int,
-    directory: Path,
-    *,
-    first: int = 0,
-    short: bool = False,
+    number: int, seed: int, rounds: int, directory: Path, *, first: int = 0, short: bool = False
 ) -> Outcome:
     """Run one table; ``short`` selects quick rounds."""
     table = TABLES[number]
     chaos = Chaos(number, table.name, seed, directory, first=first, short=short)
-    table.run(chaos, rounds)
+    chaos.play(rounds, table.kind)
     return chaos.end()
 
 
@@ -81,13 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Kept after a failure, with the files of the failed rounds.
         directory = Path(tempfile.mkdtemp(prefix=f"dafka-chaos-{number}-"))
         rounds = arguments.rounds or TABLES[number].rounds
-        outcome = run_table(
-            number,
-            arguments.seed,
-            rounds,
-            directory,
-            first=arguments.first,
-        )
+        outcome = run_table(number, arguments.seed, rounds, directory, first=arguments.first)
         print(outcome.line(), flush=True)
         good = good and outcome.good
         if outcome.good:

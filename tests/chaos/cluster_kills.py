@@ -6,13 +6,11 @@ away, and Spark's hosts may refuse connections. In the end a batch query copies 
 host fails.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable
 
-from tests.chaos.harness import Chaos, Round, wait_until
+from tests.chaos.harness import Round, wait_until
 from tests.chaos.nodes import Feeder
 from tests.chaos.queries import END_S, Driver, Plan, check_topic, expected, value
 from tests.chaos.query_kills import EXECUTOR, WORKER
@@ -46,12 +44,7 @@ FAR_S = (0.01, 0.1)
 Heal = Callable[[], None]
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with a cluster of its own."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         site = SparkHosts(self.stack, self.directory)
         if site.hosts is None:

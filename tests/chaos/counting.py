@@ -1,7 +1,5 @@
 """Input and output, compared as multisets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple

@@ -21,11 +21,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from dafka_core.errors import DafkaError
-from dafka_core.flight.requests import Offsets, OffsetsRequest
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import values_on_disk
-from tests.chaos.harness import Chaos, ChaosError, Round, wait_until
+from tests.chaos.harness import ChaosError, Round, wait_until
 from tests.chaos.networks import Process, unshare_works
 from tests.chaos.nodes import Node, TowerSite, start_store
 from tests.chaos.store_kills import TOPIC, FlightWriter, MeshWriter, Writer, value
@@ -50,16 +50,11 @@ Partitions = dict[str, int]
 """By partition, from which values are made: the number of acknowledged records."""
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds: full disks and kinds of damage in turn."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         self.site = TowerSite(self.directory, self.stack)
         self.log = self.directory / "store.log"
-        kinds: list[Callable[[_Round], None]] = [_limited, _truncated, _overwritten, _flipped]
+        kinds: list[Callable[[TableRound], None]] = [_limited, _truncated, _overwritten, _flipped]
         kinds += [
             _misplaced,
             _running,
@@ -75,7 +70,7 @@ class _Round(Round):
 # -- full disks ----------------------------------------------------------------------------------
 
 
-def _limited(it: _Round) -> None:
+def _limited(it: TableRound) -> None:
     def fill(store: Node) -> None:
         held = (it.directory / "store" / "data.mdb").stat().st_size
         store.limit_file(held + it.chance.randrange(300_000))
@@ -84,7 +79,7 @@ def _limited(it: _Round) -> None:
     it.chaos.fault("disk full, a limit on files")
 
 
-def _filled(it: _Round) -> None:
+def _filled(it: TableRound) -> None:
     mounted = it.directory / "mounted"
     mounted.mkdir()
     with contextlib.ExitStack() as stack:
@@ -109,7 +104,7 @@ def _filled(it: _Round) -> None:
 
 
 def _full(
-    it: _Round,
+    it: TableRound,
     fill: Callable[[Node], None],
     clear: Callable[[], None],
     kept: Path,
@@ -151,7 +146,7 @@ def _full(
             each.close()
 
 
-def _check_consumer(it: _Round, held: Partitions) -> None:
+def _check_consumer(it: TableRound, held: Partitions) -> None:
     everything = [value(name, offset).decode() for name in held for offset in range(held[name])]
     it.chaos.outcome.records += len(everything)
     listener = it.site.listener(TOPIC)
@@ -162,14 +157,14 @@ def _check_consumer(it: _Round, held: Partitions) -> None:
 # -- damage --------------------------------------------------------------------------------------
 
 
-def _truncated(it: _Round) -> None:
+def _truncated(it: TableRound) -> None:
     def damage(data: Path) -> None:
         os.truncate(data, it.chance.randrange(data.stat().st_size))
 
     _damaged(it, "file truncated", damage)
 
 
-def _overwritten(it: _Round) -> None:
+def _overwritten(it: TableRound) -> None:
     def damage(data: Path) -> None:
         for _ in range(it.chance.randint(1, 4)):
             _write(data, _place(it, data), it.chance.randbytes(it.chance.randint(16, 6000)))
@@ -177,14 +172,14 @@ def _overwritten(it: _Round) -> None:
     _damaged(it, "file overwritten in places", damage)
 
 
-def _flipped(it: _Round) -> None:
+def _flipped(it: TableRound) -> None:
     def damage(data: Path) -> None:
         _flip_bits(it, data, it.chance.randint(1, 8))
 
     _damaged(it, "bits flipped", damage)
 
 
-def _misplaced(it: _Round) -> None:
+def _misplaced(it: TableRound) -> None:
     def damage(data: Path) -> None:
         pages = [
             location // PAGE_BYTES * PAGE_BYTES for location in (_place(it, data), _place(it, data))
@@ -197,7 +192,7 @@ def _misplaced(it: _Round) -> None:
     _damaged(it, "page written in another's place", damage)
 
 
-def _running(it: _Round) -> None:
+def _running(it: TableRound) -> None:
     """Overwrite the file of a store that runs and serves reads."""
     with it.store() as store:
         held = _fill(it, store)
@@ -207,7 +202,7 @@ def _running(it: _Round) -> None:
         _check_serving(it, store, held)
 
 
-def _one_of_three(it: _Round) -> None:
+def _one_of_three(it: TableRound) -> None:
     """Flip bits of one of three running stores, from which consumers then read everything."""
     others = [it.directory / name for name in ("second", "third")]
     with it.store() as store, it.store(others[0]) as second, it.store(others[1]) as third:
@@ -222,7 +217,7 @@ def _one_of_three(it: _Round) -> None:
         _check_serving(it, store, held)
 
 
-def _heal(it: _Round, store: Node, held: Partitions) -> None:
+def _heal(it: TableRound, store: Node, held: Partitions) -> None:
     """Read everything, and wait until the store has replaced what is damaged, or says why not."""
     with contextlib.suppress(DafkaError), _client(store) as client:
         for name, end in held.items():
@@ -237,14 +232,14 @@ def _heal(it: _Round, store: Node, held: Partitions) -> None:
 
 
 def _damaged_count(client: StoreClient) -> int:
-    return client.ask(Offsets, READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
+    return client.ask(READ_TIMEOUT_S, OffsetsRequest(()))[0].damaged
 
 
 def _ends(client: StoreClient) -> Partitions:
     return {info.partition: info.end for info in client.heads([TOPIC], timeout_s=READ_TIMEOUT_S)}
 
 
-def _flip_bits(it: _Round, data: Path, count: int) -> None:
+def _flip_bits(it: TableRound, data: Path, count: int) -> None:
     for _ in range(count):
         location = _place(it, data)
         with data.open("rb") as file:
@@ -253,7 +248,7 @@ def _flip_bits(it: _Round, data: Path, count: int) -> None:
         _write(data, location, bytes([before ^ (1 << it.chance.randrange(8))]))
 
 
-def _damaged(it: _Round, kind: str, damage: Callable[[Path], None]) -> None:
+def _damaged(it: TableRound, kind: str, damage: Callable[[Path], None]) -> None:
     with it.store() as store:
         held = _fill(it, store)
         store.kill()
@@ -267,7 +262,7 @@ def _damaged(it: _Round, kind: str, damage: Callable[[Path], None]) -> None:
             _check_end(it, store.end())
 
 
-def _fill(it: _Round, store: Node) -> Partitions:
+def _fill(it: TableRound, store: Node) -> Partitions:
     """Return large and small partitions, of large and small blocks."""
     held: Partitions = {}
     with _client(store) as client:
@@ -291,7 +286,7 @@ def _put(client: StoreClient, name: str, start: int, count: int) -> None:
         put.finish(READ_TIMEOUT_S)
 
 
-def _place(it: _Round, data: Path) -> int:
+def _place(it: TableRound, data: Path) -> int:
     """Return a position in the file: as often in its small trees as in its records."""
     content = data.read_bytes()
     trees = [
@@ -314,7 +309,7 @@ def _write(data: Path, location: int, content: bytes) -> None:
         file.write(content)
 
 
-def _check_serving(it: _Round, store: Node, held: Partitions) -> None:
+def _check_serving(it: TableRound, store: Node, held: Partitions) -> None:
     """Check everything that the store serves, and that it keeps new records."""
     with _client(store) as client:
         try:
@@ -347,7 +342,7 @@ def _check_serving(it: _Round, store: Node, held: Partitions) -> None:
                 _read(it, client, NEW, NEW_RECORDS)
 
 
-def _refused(it: _Round, store: Node, what: str) -> None:
+def _refused(it: TableRound, store: Node, what: str) -> None:
     """Check an error that came instead of records: it must be clear if the store has ended."""
     it.chaos.add(what)
     time.sleep(END_S)
@@ -355,7 +350,7 @@ def _refused(it: _Round, store: Node, what: str) -> None:
         _check_end(it, store.end())
 
 
-def _read(it: _Round, client: StoreClient, name: str, end: int) -> None:
+def _read(it: TableRound, client: StoreClient, name: str, end: int) -> None:
     at = 0
     for part in client.read(
         TopicPartition(TOPIC, name),
@@ -375,7 +370,7 @@ def _read(it: _Round, client: StoreClient, name: str, end: int) -> None:
         it.chaos.outcome.records += len(found)
 
 
-def _check_end(it: _Round, code: int) -> None:
+def _check_end(it: TableRound, code: int) -> None:
     said = it.log.read_text()
     if code < 0:
         raise ChaosError(f"the store was killed by signal {-code}: {said[-300:]}")

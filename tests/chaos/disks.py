@@ -1,7 +1,5 @@
 """The content of a store's disk, read from its directory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import lmdb
@@ -58,7 +56,6 @@ class Blocks:
         self._blocks = self._env.open_db(b"blocks", create=False)
 
     def count(self) -> int:
-        """Return the number of blocks."""
         with self._env.begin() as transaction:
             entries: int = transaction.stat(self._blocks)["entries"]
             return entries

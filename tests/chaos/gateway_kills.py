@@ -7,8 +7,6 @@ the end each number is at both stores, once and in order, where its producer was
 read all of them; and no committed offset ever went back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable
@@ -50,12 +48,7 @@ QUICK: dict[str, Any] = {
 """Clients retry soon: the round lasts as long."""
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with stores and clients of its own."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         cluster = self.stack.enter_context(ForkedCluster(2, self.directory, kafka=OPTIONS))
         servers = cluster.bootstrap_servers
@@ -112,8 +105,6 @@ class _Round(Round):
 
 
 class Writer(Worker):
-    """Writes numbers to the partitions."""
-
     def __init__(self, servers: str) -> None:
         super().__init__("the producer")
         self.numbers = NumberWriter(servers, partitions=PARTITIONS, **QUICK)

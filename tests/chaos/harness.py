@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from tests.chaos.counting import compare
 
@@ -29,8 +30,6 @@ class ChaosError(Exception):
 
 @dataclass
 class Outcome:
-    """A table's outcome."""
-
     table: int
     name: str
     seed: int
@@ -50,7 +49,6 @@ class Outcome:
         return not (self.losses or self.doubles or self.strangers or self.failures)
 
     def line(self) -> str:
-        """Return the table as a JSON line."""
         return json.dumps(asdict(self) | {"faults": dict(sorted(self.faults.items()))})
 
 
@@ -78,11 +76,9 @@ class Chaos:
         self._started_s = time.monotonic()
 
     def chance(self, number: int) -> random.Random:
-        """Return the random numbers of a round."""
         return random.Random(f"{self.outcome.seed}/{self.outcome.table}/{number}")
 
     def fault(self, kind: str) -> None:
-        """Count an injected fault."""
         self.outcome.faults[kind] += 1
 
     def compare(
@@ -105,7 +101,6 @@ class Chaos:
         self.outcome.figures[figure] = self.outcome.figures.get(figure, 0) + count
 
     def most(self, figure: str, value: float) -> None:
-        """Keep the largest value of a figure."""
         self.outcome.figures[figure] = max(value, self.outcome.figures.get(figure, 0.0))
 
     @contextlib.contextmanager
@@ -125,26 +120,32 @@ class Chaos:
             shutil.rmtree(directory, ignore_errors=True)
         self.outcome.rounds += 1
 
-    def play(self, rounds: int, kind: Callable[[Chaos, int, Path, ExitStack], Round]) -> None:
-        """Run rounds; each closes what it has entered into its stack."""
-        for number in range(self.first, self.first + rounds):
+    def play(self, rounds: int, kind: type[Round]) -> None:
+        """Run rounds in series; each series closes what it has entered into its stack."""
+        end = self.first + rounds
+        for number in range(self.first, end, kind.series):
+            count = min(kind.series, end - number)
             with self.round(number) as directory, ExitStack() as stack:
-                kind(self, number, directory, stack).run()
+                kind(self, number, directory, stack, count).run()
+            self.outcome.rounds += count - 1
 
     def end(self) -> Outcome:
-        """Return the table's outcome."""
         self.outcome.seconds = round(time.monotonic() - self._started_s, 1)
         return self.outcome
 
 
 @dataclass
 class Round(abc.ABC):
-    """A round of a table, with its resources."""
+    """A round of a table, or a series of rounds on one directory, with its resources."""
+
+    series: ClassVar[int] = 1
+    """The most rounds of a series."""
 
     chaos: Chaos
-    number: int
+    number: int  # of the first round
     directory: Path
     stack: ExitStack
+    count: int
 
     def __post_init__(self) -> None:
         self.chance = self.chaos.chance(self.number)

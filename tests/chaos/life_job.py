@@ -4,8 +4,6 @@ It prints a JSON line for every fact: its first offset, acknowledgements, being 
 until its standard input ends.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import sys

@@ -8,8 +8,6 @@
 It needs neither netem nor packet filters in the kernel.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl
@@ -56,8 +54,6 @@ def connects_to(frame: bytes) -> int | None:
 
 
 class Direction:
-    """One direction of the cable."""
-
     def __init__(
         self, source: str, target: str, delay_s: float, passes: Callable[[bytes], bool]
     ) -> None:
@@ -68,11 +64,9 @@ class Direction:
 
     @property
     def due(self) -> float:
-        """The arrival of the next frame."""
         return self._under_way[0][0] if self._under_way else float("inf")
 
     def take(self) -> None:
-        """Accept a frame."""
         try:
             frame, origin = self.source.recvfrom(FRAME_BYTES)
         except OSError:  # the cable is pulled
@@ -81,7 +75,6 @@ class Direction:
             self._under_way.append((time.monotonic() + self._delay_s, frame))
 
     def deliver(self) -> None:
-        """Deliver frames that are due."""
         while self.due <= time.monotonic():
             with contextlib.suppress(OSError):
                 self._target.send(self._under_way.popleft()[1])
@@ -94,8 +87,6 @@ def _opened(interface: str) -> socket.socket:
 
 
 def run(near: str, far: str, delay_s: float, let_in: range | None) -> None:
-    """Pass frames for ever."""
-
     def lets_in(frame: bytes) -> bool:
         port = None if let_in is None else connects_to(frame)
         return port is None or let_in is None or port in let_in

@@ -6,8 +6,6 @@ to be acknowledged must be at its offset in both stores, with one timestamp; a f
 know it, and a copied store must not run.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -20,7 +18,7 @@ from typing import Any
 
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import has_on_disk, times_on_disk, values_on_disk
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, wait_until
+from tests.chaos.harness import PATIENCE_S, ChaosError, Round, wait_until
 from tests.chaos.life_job import FENCED, value
 from tests.chaos.nodes import Node, TowerSite, start_store
 
@@ -33,11 +31,6 @@ SKEW_S = 25.0
 """Differences of a producer's clock from those of the stores."""
 
 ADDED = 35  # records acknowledged between two faults
-
-
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with a cluster of its own."""
-    chaos.play(rounds, _Round)
 
 
 class _Life(Node):
@@ -70,7 +63,7 @@ class _Life(Node):
             raise ChaosError(f"producer {self.what} ended with {code}, not {expected}")
 
 
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         self._address = uuid.uuid4().hex.upper()
         self._lives: list[_Life] = []

@@ -4,11 +4,9 @@ A query copies counts from topic to topic with ``acks`` of all reachable stores.
 stores ends for good, perhaps the one that the query wrote to.
 """
 
-from __future__ import annotations
-
 import time
 
-from tests.chaos.harness import Chaos, Round
+from tests.chaos.harness import Round
 from tests.chaos.nodes import Feeder, Site, TowerSite
 from tests.chaos.queries import Driver, Plan, check_topic, expected, value
 
@@ -22,12 +20,7 @@ SHORT_RECORDS = 1_200
 BATCH_RECORDS = 400
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with stores and a query of its own."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         site = TowerSite(self.directory, self.stack)
         stores = [site.store(f"store{n}") for n in (0, 1)]

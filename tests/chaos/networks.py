@@ -5,8 +5,6 @@ with its own address, boot id and hosts file. Cutting pulls its cable: packets v
 notice. ``relays.py`` works everywhere else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess
@@ -99,11 +97,9 @@ class Hosts:
         return f"10.77.0.{machine + 1}"
 
     def pull(self, machine: int) -> None:
-        """Drop the machine's packets."""
         self._in(self._hub, f"ip link set port{machine} down")
 
     def plug(self, machine: int) -> None:
-        """Undo ``pull``."""
         self._in(self._hub, f"ip link set port{machine} up")
 
     def link(self, machine: int, delay_s: float, let_in: str = "") -> None:
@@ -131,7 +127,6 @@ class Hosts:
             raise ChaosError(f"no link between {port} and {far}")
 
     def hosts(self, machine: int) -> Path:
-        """Return the machine's hosts file."""
         return self._files / f"hosts{machine}"
 
     def _machine(self, number: int) -> int:

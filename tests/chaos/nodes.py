@@ -1,7 +1,5 @@
 """Dafka's nodes as the command line starts them: stopped, killed and observed."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -152,7 +150,6 @@ class Node:
         self._gate.set()
 
     def limit_file(self, size_bytes: int) -> None:
-        """Limit the size of the process's files."""
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
     def close(self) -> None:
@@ -201,7 +198,6 @@ class Feeder(Node):
         self.fed: list[str] = []
 
     def wait_joined(self) -> None:
-        """Wait until it has joined the mesh."""
         wait_until(lambda: "partition" in self.said or not self.running, "a producer has joined")
 
     def partition(self) -> str:
@@ -274,11 +270,9 @@ class Listener(Node):
         super().__init__("consume", arguments, log, prefix)
 
     def wait_joined(self) -> None:
-        """Wait until it has joined the mesh."""
         wait_until(lambda: "from earliest" in self.said or not self.running, "a consumer joined")
 
     def wait_for(self, count: int, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until it has delivered ``count`` records."""
         wait_until(
             lambda: len(self.lines) >= count or not self.running,
             lambda: f"a consumer, which has {len(self.lines)} records, has {count}",
@@ -313,7 +307,6 @@ class Listener(Node):
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of nodes and programs."""
     kept = {name: text for name, text in os.environ.items() if name != "DAFKA_TOWER"}
     # A prefix may change the working directory, and the machine is reachable only from its
     # network.
@@ -392,7 +385,6 @@ class TowerSite(Site):
         super().__init__(directory, stack, str(facts["tower"]))
 
     def restart_tower(self) -> None:
-        """Start the tower again on the same ports."""
         self.tower_node = self._stack.enter_context(start_tower(self._log("tower"), self._ports))
         self.tower_node.ready()
 

@@ -7,14 +7,12 @@ store is killed; a store returns on its directory. In the end the topic between,
 each batch's rows once, as a batch query computes them.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter
 
 from dafka_core.audit import PROVED, SAME
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round
+from tests.chaos.harness import PATIENCE_S, ChaosError, Round
 from tests.chaos.nodes import Feeder, Node, TowerSite
 from tests.chaos.queries import Driver, Plan, check, check_topic, expected
 from tests.chaos.query_job import SAVED
@@ -41,12 +39,7 @@ ROCKSDB = {
 }
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with a pipeline of its own."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         self._site = TowerSite(self.directory, self.stack)
         self._stores = [self._store(number) for number in range(STORES)]

@@ -1,7 +1,5 @@
 """A streaming query in a driver of its own, and its expected output."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -30,8 +28,6 @@ KEYS = 40
 
 
 class Plan(NamedTuple):
-    """A driver's job."""
-
     master: str
     tower: str
     source: str
@@ -46,8 +42,6 @@ class Plan(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process below a driver."""
-
     pid: int
     parent: int
     command: str
@@ -73,7 +67,6 @@ class Driver:
         stack.callback(self.close)
 
     def start(self) -> None:
-        """Start the driver without waiting."""
         self.restarts += 1
         self._leave()
         self.batch = max(self.batch, self._committed())
@@ -153,7 +146,6 @@ class Driver:
         return [] if self._process is None else list(_below(self._process.pid))
 
     def kill(self, pids: Sequence[int]) -> None:
-        """Kill some of its processes."""
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -166,7 +158,6 @@ class Driver:
         self._process.wait()
 
     def close(self) -> None:
-        """End everything that it has started."""
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -178,14 +169,12 @@ class Driver:
         return max((int(each.name) for each in commits.glob("[0-9]*")), default=-1)
 
     def _leave(self) -> None:
-        """Close the pipes of an ended process."""
         if self._process is not None and self._process.stdin is not None:
             self._process.wait()
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
     def tail(self, lines: int = 15) -> str:
-        """Return the end of its messages."""
         said = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(said[-lines:])
 
@@ -218,7 +207,6 @@ def _below(pid: int) -> Iterator[Process]:
 
 
 def value(number: int) -> str:
-    """A record of the source topic."""
     return f"key{(number * 7919) % KEYS}-{number}"
 
 

@@ -7,8 +7,6 @@ of the topic, prints ANSWER and the counts of a batch query, and exits.
 Usage: query_job.py JSON, an object with the fields of ``queries.Plan``
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
@@ -84,8 +82,6 @@ def count_on(
 
 
 class Counter(StatefulProcessor):
-    """Return it with a RocksDB state store."""
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._count = handle.getValueState("count", "count bigint")
 

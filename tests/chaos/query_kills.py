@@ -6,24 +6,19 @@ batch's records, and so its expected rows. An executor may also be stopped while
 killed, and continue beside the next driver.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
 import signal
 import threading
 import time
-from pathlib import Path
 
-from tests.chaos.harness import Chaos
+from tests.chaos.harness import Round
 from tests.chaos.nodes import Feeder, TowerSite
 from tests.chaos.queries import Driver, Plan, Process, check_topic, expected, value
 
 ROUNDS = 50
 SHORT_ROUNDS = 2
-SERIES = 25
-"""Rounds with one query."""
 
 MASTER = "local-cluster[2,1,512]"
 SHORT_MASTER = "local-cluster[1,2,512]"
@@ -38,51 +33,36 @@ KINDS = ("executor", "python worker", "driver", "zombie executor")
 WEIGHTS = (3, 4, 2, 1)
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, in series."""
-    for first in range(0, rounds, SERIES):
-        with chaos.round(chaos.first + first) as directory, contextlib.ExitStack() as stack:
-            count = min(SERIES, rounds - first)
-            chaos.outcome.rounds += count - 1
-            _series(chaos, chaos.first + first, count, directory, stack)
+class TableRound(Round):
+    series = 25  # rounds with one query
 
-
-def _series(
-    chaos: Chaos, first: int, count: int, directory: Path, stack: contextlib.ExitStack
-) -> None:
-    site = TowerSite(directory, stack)
-    site.store().ready()
-    feeder = site.feeder(SOURCE)
-    plan = Plan(
-        SHORT_MASTER if chaos.short else MASTER,
-        site.tower,
-        SOURCE,
-        SINK,
-        str(directory),
-        BATCH_RECORDS,
-        {"acks": "1"},
-    )
-    driver = Driver(stack, plan, directory / "driver.log")
-    each = BATCH_RECORDS if chaos.short else ROUND_RECORDS
-    feed(feeder, each)
-    driver.wait_batch(-1)
-    for number in range(first, first + count):
-        chance = chaos.chance(number)
-        reached = driver.batch
+    def run(self) -> None:
+        chaos = self.chaos
+        site = TowerSite(self.directory, self.stack)
+        site.store().ready()
+        feeder = site.feeder(SOURCE)
+        master, kept = SHORT_MASTER if chaos.short else MASTER, str(self.directory)
+        plan = Plan(master, site.tower, SOURCE, SINK, kept, BATCH_RECORDS, {"acks": "1"})
+        driver = Driver(self.stack, plan, self.directory / "driver.log")
+        each = BATCH_RECORDS if chaos.short else ROUND_RECORDS
         feed(feeder, each)
-        time.sleep(chance.uniform(0, 2))
-        chaos.fault(kill(chance, driver))
-        driver.wait_batch(reached)
-    answer = driver.finish()
-    chaos.most("restarts of the driver", driver.restarts)
-    feeder.finish()
-    partition = feeder.partition()
-    wanted = expected(directory / "checkpoint", SOURCE, {partition: feeder.fed})
-    check_topic(chaos, site, SINK, wanted, answer)
+        driver.wait_batch(-1)
+        for number in range(self.number, self.number + self.count):
+            chance = chaos.chance(number)
+            reached = driver.batch
+            feed(feeder, each)
+            time.sleep(chance.uniform(0, 2))
+            chaos.fault(kill(chance, driver))
+            driver.wait_batch(reached)
+        answer = driver.finish()
+        chaos.most("restarts of the driver", driver.restarts)
+        feeder.finish()
+        records = {feeder.partition(): feeder.fed}
+        wanted = expected(self.directory / "checkpoint", SOURCE, records)
+        check_topic(chaos, site, SINK, wanted, answer)
 
 
 def feed(feeder: Feeder, count: int) -> None:
-    """Return further records of the source topic."""
     start = len(feeder.fed)
     feeder.feed([value(number) for number in range(start, start + count)])
 

@@ -4,8 +4,6 @@ Both towers pass on a node's beacon. That of the other machine names a relay ins
 that connections through it can be cut.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

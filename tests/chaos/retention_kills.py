@@ -5,8 +5,6 @@ notes offset and time of each step, so that each store's required content is kno
 consumer reads all the time. The sizes of the stores' files are checked, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
@@ -52,13 +50,7 @@ FULL: Final = Load(360.0, 250, 30, 100_000_000, 20.0)  # 5 MB a second
 SHORT: Final = Load(26.0, 100, 5, 10_000_000, 8.0)
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with stores of its own."""
-    chaos.play(rounds, _Round)
-
-
 def value(offset: int) -> bytes:
-    """Return the value at an offset."""
     return b"%d" % offset + bytes(SIZE_BYTES - len(str(offset)))
 
 
@@ -108,7 +100,6 @@ class Watcher(Worker):
         self.start()
 
     def wait_for(self, end: int) -> None:
-        """Wait until it has all records before this offset."""
         wait_until(
             lambda: self.failure or self.next_offset >= end,
             lambda: f"a consumer has {end} records, it has {self.next_offset}",
@@ -175,7 +166,7 @@ class Kept:
         return max(size for at_s, size in self._sizes if after_s <= at_s <= before_s)
 
 
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         load = SHORT if self.chaos.short else FULL
         site = TowerSite(self.directory, self.stack)

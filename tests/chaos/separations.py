@@ -4,12 +4,10 @@ Each of two machines has a store, a producer and a consumer. Separated, each con
 joined, both stores and both consumers must get everything, once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 
-from tests.chaos.harness import Chaos, ChaosError, Round, wait_until
+from tests.chaos.harness import ChaosError, Round, wait_until
 from tests.chaos.networks import MACHINES, Namespaces, namespaces_work
 from tests.chaos.nodes import Listener, Site, Steady
 from tests.chaos.relays import Relays
@@ -26,11 +24,6 @@ SHORT_APART_S = (0.1, 2.0)
 some shorter."""
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds: with namespaces if possible, and with relays in turn."""
-    chaos.play(rounds, _Round)
-
-
 SETTLE_S = 1.0  # silence of this length means that nothing is in flight between the machines
 
 SETTLE_TIMEOUT_S = 30.0
@@ -42,7 +35,7 @@ def _from(listener: Listener, machine: int) -> int:
     return sum(mark in line for line in list(listener.lines))
 
 
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         networks: list[type[Namespaces | Relays]] = [Relays]
         if namespaces_work():

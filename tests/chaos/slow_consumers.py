@@ -5,8 +5,6 @@ deliver. A third one continues. The memory of all nodes is watched, and when the
 they must get everything, once.
 """
 
-from __future__ import annotations
-
 import time
 from typing import NamedTuple
 
@@ -40,8 +38,6 @@ LOADS = (Load(500, 100, 0.05), Load(50, 20_000, 0.1), Load(40, 2_000, 0.01))
 
 
 class Memory(Worker):
-    """The nodes' largest memory."""
-
     def __init__(self, nodes: dict[str, Node]) -> None:
         super().__init__("the memory's watch")
         self.most_mb = dict.fromkeys(nodes, 0.0)
@@ -53,12 +49,7 @@ class Memory(Worker):
                 self.most_mb[name] = max(self.most_mb[name], memory_mb(node.pid))
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, a minute each."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         load = LOADS[self.number % len(LOADS)]
         stop_s = SHORT_STOP_S if self.chaos.short else STOP_S

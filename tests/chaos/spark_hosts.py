@@ -4,8 +4,6 @@ Where an unprivileged user may create namespaces, hosts are namespaces (``networ
 Elsewhere they are processes of this machine, which can be killed, but have no cables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -78,11 +76,9 @@ class SparkHosts:
         )
 
     def host(self, host: int) -> str:
-        """Return a host's address."""
         return LOCAL if self.hosts is None else self.hosts.host(host)
 
     def prefix(self, host: int) -> Sequence[str]:
-        """Return the command prefix that runs a program on a host."""
         inside = () if self.hosts is None else self.hosts.prefix(host)
         own = f"{MARK}={self._mark(host)}", f"SPARK_LOCAL_IP={self.host(host)}"
         return ("env", *own, *inside)
@@ -92,7 +88,6 @@ class SparkHosts:
         return ("--tower", self.tower.partition(",")[2], "--host", self.host(host))
 
     def at(self, host: int) -> Site:
-        """Return the place of a host's producers and consumers."""
         given = self.prefix(host), self.options(host)
         return Site(self._directory, self._stack, self.first_tower, *given)
 
@@ -101,7 +96,6 @@ class SparkHosts:
         return self.tower.partition(",")[0]
 
     def boot(self, host: int) -> None:
-        """Start a host's program."""
         if host in TOWERS:
             ports = self._ports[host]
             node = start_tower(self._log(host), ports, self.host(host), self.prefix(host))

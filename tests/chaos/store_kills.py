@@ -6,8 +6,6 @@ must be in the directory after it, with nothing that was not sent. At a series' 
 have arrived once, at an old consumer and at a new one.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import random
@@ -25,13 +23,11 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from tests.chaos.disks import Blocks, values_on_disk
-from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Worker, wait_until
+from tests.chaos.harness import PATIENCE_S, Chaos, ChaosError, Round, Worker, wait_until
 from tests.chaos.nodes import Node, Site, TowerSite
 
 ROUNDS = 100
 SHORT_ROUNDS = 3
-SERIES = 10
-"""Rounds on one directory: it grows, and each round reads all of it."""
 
 TOPIC = "ingest"
 PAD_BYTES = 900
@@ -41,7 +37,6 @@ MERGE_WAIT_S = 5.0
 
 
 def value(name: str, offset: int) -> bytes:
-    """Return the value at an offset."""
     return f"{name}-{offset}".encode().ljust(PAD_BYTES + offset % 7, b".")
 
 
@@ -56,7 +51,6 @@ class Writer(Worker):
         self._may_write.set()
 
     def hold(self, held: bool) -> None:
-        """Pause writing, or continue."""
         (self._may_write.clear if held else self._may_write.set)()
 
     def finish(self) -> None:
@@ -89,8 +83,6 @@ class Writer(Worker):
 
 
 class MeshWriter(Writer):
-    """A producer of the mesh."""
-
     def __init__(self, name: str, seed: str, tower: str) -> None:
         super().__init__(name, seed)
         self._producer = Producer(TOPIC, tower=tower, max_unacked_records=20_000)
@@ -129,7 +121,6 @@ class FlightWriter(Writer):
         self._acknowledged = self._sent = 0
 
     def found(self, store: Node) -> None:
-        """Note the location at which the store serves."""
         self._place = store.location()
 
     def sent(self) -> int:
@@ -172,30 +163,24 @@ class FlightWriter(Writer):
         self._place = None
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, in series."""
-    for first in range(0, rounds, SERIES):
-        with chaos.round(chaos.first + first) as directory:
-            count = min(SERIES, rounds - first)
-            chaos.outcome.rounds += count - 1
-            _series(chaos, chaos.first + first, count, directory)
+class TableRound(Round):
+    series = 10  # the directory grows, and each round reads all of it
 
-
-def _series(chaos: Chaos, first: int, count: int, directory: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        site = TowerSite(directory, stack)
+    def run(self) -> None:
+        chaos = self.chaos
+        site = TowerSite(self.directory, self.stack)
         listener = site.listener(TOPIC)
-        seed = f"{chaos.outcome.seed}/{first}"
+        seed = f"{chaos.outcome.seed}/{self.number}"
         mesh = [MeshWriter(f"mesh{n}", f"{seed}/{n}", site.tower) for n in (1, 2)]
         putter = FlightWriter("put", f"{seed}/put")
         writers: list[Writer] = [*mesh, putter]
         for writer in writers:
-            stack.callback(writer.close)
+            self.stack.callback(writer.close)
         for writer in writers:
             writer.start()
-        for number in range(first, first + count):
+        for number in range(self.number, self.number + self.count):
             with _store(site, putter) as store:
-                _kill(chaos, chaos.chance(number), store, writers, directory)
+                _kill(chaos, chaos.chance(number), store, writers, self.directory)
             putter.close()
         with _store(site, putter):
             for writer in writers:

@@ -1,7 +1,5 @@
 """The comparison finds a planted loss and a planted double, and distinguishes them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A link that refuses connections recognizes them."""
 
-from __future__ import annotations
-
 import struct
 
 from tests.chaos.links import ACK, IPV4, SYN, TCP, connects_to

@@ -1,7 +1,5 @@
 """A few rounds of each table except the tenth; ``make chaos`` runs all. Failures have the seed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

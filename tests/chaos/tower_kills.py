@@ -5,8 +5,6 @@ is away returns before it, and finds it later. Afterwards new nodes must join: a
 first record on, and a producer whose records the old consumer gets.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path
@@ -25,12 +23,7 @@ SHORT_AWAY_S = (0.0, 2.0)
 """Silent peers expire after 4 s: some towers are away for longer, some shorter."""
 
 
-def run(chaos: Chaos, rounds: int) -> None:
-    """Run the rounds, each with a cluster of its own."""
-    chaos.play(rounds, _Round)
-
-
-class _Round(Round):
+class TableRound(Round):
     def run(self) -> None:
         self._site = TowerSite(self.directory, self.stack)
         stores = [self._store(index) for index in (0, 1)]

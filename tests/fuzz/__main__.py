@@ -1,7 +1,5 @@
 """``make fuzz``: each target for some seconds, with bytes guided by coverage."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import re

@@ -1,7 +1,5 @@
 """Octets that reach what others do not, a file for each target with one entry in each line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One target, guided by coverage: ``python -m tests.fuzz.guided TARGET [libFuzzer's flags]``."""
 
-from __future__ import annotations
-
 import random
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Changes of JSON that stay JSON, as random bytes rarely do."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any, Final

@@ -4,8 +4,6 @@ A target takes any bytes.  It raises the promised error, or the parsed value is 
 packed and parsed again.  Everything else is a defect.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

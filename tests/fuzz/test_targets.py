@@ -1,7 +1,5 @@
 """Octets of any kind, and those that fuzzing has found: nothing but the promised errors."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -4,8 +4,6 @@ Each defect of ``defects.toml`` replaces a text that occurs once in a file.  It 
 of the working tree, which itself stays as it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

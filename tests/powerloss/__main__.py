@@ -3,8 +3,6 @@
 The number of an image is its seed: ``python -m tests.powerloss 7`` builds that one again.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import sys

@@ -5,8 +5,6 @@ A directory has the names of its last sync, and of each name changed since then 
 system with a journal keeps the order of such changes, and makes an earlier one durable, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Nothing that was acknowledged is lost in a power cut, and nothing else appears."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

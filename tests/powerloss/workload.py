@@ -4,8 +4,6 @@ A workload appends each state to the file ``acknowledged``, before and after the
 it.  After a power cut the disk must have the last completed state, or the one that had begun.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

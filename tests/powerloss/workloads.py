@@ -3,8 +3,6 @@
 ``python -m tests.powerloss.workloads NAME DIRECTORY SEED`` runs one.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

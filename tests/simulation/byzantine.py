@@ -78,7 +78,6 @@ class ByzantinePeer:
     # -- what the network asks -------------------------------------------------------------------
 
     def trusts(self, endpoint: str, key: str) -> bool:
-        """It lets in anybody."""
         return True
 
     def learn(self, news: object) -> None:
@@ -98,7 +97,6 @@ class ByzantinePeer:
             self._world.fail(self.name, f"overhears {frames} from {link.publisher.name}")
 
     def take_beacon(self, frames: list[bytes]) -> None:
-        """Hears of a node."""
         if frames == [WELCOME]:
             return
         endpoint = decode_tower_beacon(frames[:3]).endpoint

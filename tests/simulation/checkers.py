@@ -318,7 +318,6 @@ class Checkers:
     # -- offsets and memory ----------------------------------------------------------------------
 
     def never_backwards(self, who: str, what: tuple[object, ...], value: int) -> None:
-        """An offset only grows."""
         before = self._seen.get(what, value)
         if value < before:
             self._world.fail(who, f"{what[1:]} went back from {before} to {value}")
@@ -356,7 +355,6 @@ class Checkers:
                 self.most(mesh, "kept records", kept, role.unacknowledged + partly)
 
     def most(self, mesh: SimulatedMesh, what: str, value: int, limit: int) -> None:
-        """Something is not above its limit."""
         if value > limit:
             self._world.fail(mesh.name, f"{what}: {value}, at most {limit} are allowed")
 

@@ -1,7 +1,5 @@
 """The clocks of machines: none is right, and some jump by years for a while."""
 
-from __future__ import annotations
-
 import random
 from typing import Final
 
@@ -18,7 +16,6 @@ JUMP_US: Final = (-10 * YEAR_US, -3_600_000_000, 3_600_000_000, 10 * YEAR_US)
 
 
 def right_us(world: World) -> int:
-    """The right time."""
     return BEGIN_US + int(world.now * 1e6)
 
 

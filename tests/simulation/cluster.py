@@ -1,7 +1,5 @@
 """A complete simulation: its nodes, its faults, and the check at its end."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable
@@ -120,7 +118,6 @@ class Cluster:
 
     @property
     def hosts(self) -> list[Host]:
-        """All machines."""
         return [*self.stores, *self.producers, *self.consumers, *self.readers]
 
     @property

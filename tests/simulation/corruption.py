@@ -6,8 +6,6 @@ Other bytes in a value, or in a sequence, make a further message that is as vali
 was sent: TCP's checksum guards against that, and nothing in the protocol does.
 """
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -1,7 +1,5 @@
 """Production roles, and their rules of histories, with one known defect each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from typing import Any

@@ -3,8 +3,6 @@
 As LMDB has it: a group of batches is on disk whole or not at all, and readers see it only then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
@@ -57,8 +55,6 @@ class StagedRecords:
 
 @dataclass
 class Partition:
-    """One partition on disk."""
-
     records: list[bytes] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # the timestamp of each, in microseconds
     earliest: int = 0  # earlier records are trimmed
@@ -80,7 +76,6 @@ class Partition:
 
     @property
     def last_version(self) -> int:
-        """Of the last transaction."""
         return self.last_transaction.version if self.last_transaction else NO_VERSION
 
     def mark(self, transaction: Transaction) -> None:
@@ -204,7 +199,6 @@ class Disk:
         return self.now_us() + timestamps.MAX_AHEAD_US
 
     def _times(self, batch: RecordBatch) -> list[int]:
-        """Return the timestamps of a batch."""
         runs = records.kept_times(batch.times, batch.count, self.now_us(), self.latest_us())
         return [time_us for count, time_us in runs.tolist() for _ in range(count)]
 
@@ -293,7 +287,6 @@ class Disk:
     # -- reading ---------------------------------------------------------------------------------
 
     def end(self, tp: TopicPartition) -> int:
-        """See ``Log.end``."""
         return (self.held.get(tp) or Partition()).end
 
     def records(self, tp: TopicPartition, end: int) -> list[bytes]:
@@ -301,13 +294,11 @@ class Disk:
         return (self.held.get(tp) or Partition()).records[:end]
 
     def lives(self, tp: TopicPartition) -> PartitionLives:
-        """See ``Log.lives``."""
         held = self.held.get(tp) or Partition()
         history = prefix(held.history, held.end)
         return PartitionLives(held.end, history, held.promised, held.last_transaction)
 
     def transaction_state(self, tp: TopicPartition) -> TransactionState:
-        """See ``Log.transaction``."""
         held = self.held.get(tp)
         if held is None:
             return TransactionState(0, 0, "", None)
@@ -321,16 +312,13 @@ class Disk:
         return (self.held.get(tp) or Partition()).earliest
 
     def trim(self, tp: TopicPartition, before: int) -> None:
-        """See ``Log.trim``."""
         held = self._partition(tp)
         held.earliest = max(held.earliest, before)
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The end of every partition."""
         return {tp: held.end for tp, held in self.held.items() if held.end}
 
     def partitions(self, topic: str | None = None) -> list[PartitionInfo]:
-        """See ``Log.partitions``."""
         return [
             PartitionInfo(name, partition, held.earliest, held.end, last_life(held.history))
             for (name, partition), held in sorted(self.held.items(), key=_name)
@@ -340,14 +328,12 @@ class Disk:
     def partitions_after(
         self, topic: str | None, after: TopicPartition | None, most: int
     ) -> list[PartitionInfo]:
-        """See ``Log.partitions_after``."""
         infos = self.partitions(topic)
         return [info for info in infos if after is None or info.tp > after][:most]
 
     def read(
         self, tp: TopicPartition, start: int, end: int, *, max_records: int, max_bytes: int
     ) -> list[RecordBatch]:
-        """See ``Log.read``."""
         held = self.held.get(tp) or Partition()
         start, end = max(start, held.earliest), min(end, len(held.records))
         batches: list[RecordBatch] = []
@@ -370,7 +356,6 @@ class Disk:
     def read_each(
         self, ranges: Sequence[PartitionInfo], *, max_records: int, max_bytes: int
     ) -> list[RecordBatch | None]:
-        """See ``Log.read_each``."""
         results: list[RecordBatch | None] = []
         for each in ranges:
             if max_records <= 0 or max_bytes <= 0:
@@ -386,7 +371,6 @@ class Disk:
         return results
 
     def times(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
-        """See ``Log.times``."""
         held = self.held.get(tp) or Partition()
         times = [*enumerate(held.times)][max(start, held.earliest) : end]
         later = [each for before, each in pairwise(times) if each[1] != before[1]]
@@ -418,11 +402,9 @@ class SimulatedAppender:
 
     @property
     def busy(self) -> bool:
-        """Return True while a group is being written."""
         return self._group is not None
 
     def write(self, entries: list[LogEntry]) -> None:
-        """Takes a group."""
         if self._group is not None:
             self._world.fail(self._disk.name, "writes while the appender is busy")
         self._group = entries

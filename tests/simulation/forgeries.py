@@ -53,7 +53,6 @@ class Forger:
         )
 
     def frames(self) -> list[list[bytes]]:
-        """Return the frames of false messages."""
         return frames_of(self._chance.choice(self._makers)())
 
     def equivocation(self) -> tuple[list[list[bytes]], list[list[bytes]]]:

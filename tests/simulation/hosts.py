@@ -53,7 +53,6 @@ class Host(abc.ABC):
 
     @property
     def up(self) -> bool:
-        """Return True if its node runs."""
         return self.mesh is not None
 
     def new_address(self) -> str:
@@ -61,14 +60,12 @@ class Host(abc.ABC):
         return self.permissions.made_own(self.world.address())
 
     def start(self) -> None:
-        """Starts a node."""
         if not self.up and not self.gone:
             self.lives += 1
             self.mesh = self._start()
             self.world.note(self.name, f"starts as {self.mesh.role.address}")
 
     def crash(self) -> None:
-        """Kills the node."""
         if self.mesh is not None:
             mesh, self.mesh = self.mesh, None
             mesh.kill()
@@ -180,7 +177,6 @@ class StoreHost(Host):
             self._appender.append_s = append_s
 
     def heal_disk(self) -> None:
-        """Appends are quick from now on."""
         self.slow_disk(0.001)
 
     def _crashed(self) -> None:

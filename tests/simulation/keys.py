@@ -4,8 +4,6 @@
 connection, as CURVE proves it.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from dafka_core.nodes.security import Claims, RefusedSubscriptions, Security
@@ -39,7 +37,6 @@ class Keys:
         return self._keys.get(key)
 
     def owner(self, address: str) -> AllowedKey | None:
-        """As ``AllowedKeys.owner``."""
         return self._by_prefix.get(address[: len(address_prefix(b""))])
 
 

@@ -5,8 +5,6 @@ this project that had it before the simulator found it.  Further defects are in 
 roles, which find them sooner, and in ``tests/mutants/defects.toml``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType

@@ -136,7 +136,6 @@ class SimulatedMesh:
         self.wake(self.world.now + self._lag_s())
 
     def take_beacon(self, frames: list[bytes]) -> None:
-        """Something has come from the tower."""
         if self.alive:
             self.peers.add(frames)
             self.wake(self.world.now + self._lag_s())
@@ -158,8 +157,6 @@ class SimulatedMesh:
         return True
 
     def expect_invalid(self, link: Link, time_s: float, kind: str, frames: list[bytes]) -> None:
-        """Something comes that is no message."""
-
         def arrive() -> None:
             if link.up and self.take_frames(link, frames, invalid=True):
                 self.world.fault("corrupted", self.name, kind)
@@ -176,14 +173,12 @@ class SimulatedMesh:
     # -- the loop's own --------------------------------------------------------------------------
 
     def subscribe(self, prefixes: list[bytes]) -> None:
-        """As ``Peers.subscribe``."""
         new = [prefix for prefix in self._known(prefixes) if prefix not in self.subscriptions]
         self.subscriptions.update(dict.fromkeys(new))
         for link in self.network.subscriber_links(self):
             self.network.tell(link, [b"\x01" + prefix for prefix in new])
 
     def unsubscribe(self, prefixes: list[bytes]) -> None:
-        """As ``Peers.unsubscribe``."""
         old = [prefix for prefix in prefixes if prefix in self.subscriptions]
         for prefix in old:
             del self.subscriptions[prefix]
@@ -191,17 +186,14 @@ class SimulatedMesh:
             self.network.tell(link, [b"\x00" + prefix for prefix in old])
 
     def set_receiving(self, receiving: bool) -> None:
-        """As ``Mesh.set_receiving``."""
         if receiving and not self._receiving:
             self.wake(self.world.now)
         self._receiving = receiving
 
     def has_subscriber(self, topic: str) -> bool:
-        """See ``Mesh.has_subscriber``."""
         return bool(self.subscribers.forms(topic, ""))
 
     def send(self, messages: list[Outgoing]) -> None:
-        """As ``Mesh.send``."""
         for message in messages:
             self.checkers.on_sent(self, message)
             if isinstance(message, EpochAck):

@@ -34,8 +34,6 @@ Block = tuple[float, Fate]
 
 
 class Link:
-    """One connection of a subscriber to a publisher."""
-
     def __init__(self, publisher: SimulatedMesh, subscriber: SimulatedMesh, endpoint: str) -> None:
         self.publisher = publisher
         self.subscriber = subscriber
@@ -224,7 +222,6 @@ class Network:
         self.world.at(link.tells_at, arrive)
 
     def publish(self, publisher: SimulatedMesh, frames: list[bytes]) -> None:
-        """Send a message to each subscriber."""
         self.overheard.append(frames)
         header = frames[0]
         for link in self._out[publisher]:
@@ -236,7 +233,6 @@ class Network:
         return self._out[publisher]
 
     def carry(self, link: Link, frames: list[bytes]) -> None:
-        """Sends a message by one connection."""
         world, shape = self.world, self.shape
         names = (link.publisher.name, link.subscriber.name)
         block = self.blocked(*names)

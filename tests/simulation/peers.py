@@ -34,11 +34,9 @@ class SimulatedPeers:
         self._connected = False
 
     def add(self, frames: list[bytes]) -> None:
-        """Something has come from a tower."""
         self._came.append(frames)
 
     def take(self, now: float) -> None:
-        """Looks at what has come."""
         mesh = self._mesh
         while self._came:
             frames = self._came.popleft()

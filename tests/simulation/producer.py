@@ -51,7 +51,6 @@ class ProducerHost(Host):
 
     @property
     def tp(self) -> TopicPartition:
-        """Its partition."""
         return TopicPartition(self.topic, self.address)
 
     @property

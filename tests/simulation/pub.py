@@ -1,7 +1,5 @@
 """A node's XPUB socket in the simulation."""
 
-from __future__ import annotations
-
 import zmq
 
 from tests.simulation.network import Link
@@ -26,5 +24,4 @@ class Pub:
         self.link.prefixes = tuple(prefixes)
 
     def send(self, frame: bytes, flags: int = 0) -> None:
-        """Collects frames."""
         self.frames.append(frame)

@@ -25,8 +25,6 @@ READS = 3  # ranges read, one after the other, that make it done; more while oth
 
 
 class ReaderHost(Host):
-    """Asks and reads, again and again."""
-
     roles = (CONSUME,)
 
     def __init__(self, cluster: Cluster, name: str, style: str) -> None:

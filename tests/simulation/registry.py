@@ -52,7 +52,6 @@ class DiskLog:
         return getattr(self._disk, name)
 
     def read(self, tp: TopicPartition, start: int, end: int) -> list[RecordBatch]:
-        """See ``Log.read``."""
         return self._disk.read(tp, start, end, max_records=1_000, max_bytes=1 << 30)
 
 
@@ -107,7 +106,6 @@ class SimulatedProducer(RegistryProducer):
             checkers.on_durable(self._host.name, REGISTRY, end, self._acks, epoch.life)
 
     def end(self, *, started_s: float) -> None:
-        """End this life."""
         self._mesh.kill()
 
 
@@ -175,7 +173,6 @@ class Gateway:
 
     @property
     def table(self) -> RegistryTable | None:
-        """What it has applied."""
         return self.registry.table if self.registry else None
 
     def _tick(self) -> None:

@@ -4,8 +4,6 @@ Swarm testing: each seed leaves out most kinds of faults and takes others strong
 of the nodes' limits so small that they are reached.  All at once would hide each other.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -39,7 +39,6 @@ class Report:
     failures: dict[int, str] = field(default_factory=dict)
 
     def add(self, other: Report) -> None:
-        """Counts what another has seen, too."""
         self.seeds += other.seeds
         self.records += other.records
         self.delivered += other.delivered
@@ -90,7 +89,6 @@ def simulate_batch(first: int, count: int) -> Report:
 
 
 def soak(first: int, seeds: int, workers: int) -> Report:
-    """Simulate seeds, and print the progress."""
     total = Report()
     starts = range(first, first + seeds, BATCH)
     counts = [min(BATCH, first + seeds - start) for start in starts]
@@ -119,7 +117,6 @@ def _in_order(
 
 
 def print_report(total: Report) -> None:
-    """Return lines about faults and results."""
     print("\nfaults injected")
     for kind, count in sorted(total.faults.items(), key=lambda item: -item[1]):
         print(f"  {kind:<28}{count:>12,}")

@@ -1,7 +1,5 @@
 """Distant stores beside near ones: an answer is complete."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

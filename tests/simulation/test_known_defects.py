@@ -1,7 +1,5 @@
 """Each known defect is found, and the worlds that show it are well without it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

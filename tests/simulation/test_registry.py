@@ -1,7 +1,5 @@
 """Simulated gateways that change the partition registry at once, each world from its seed."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

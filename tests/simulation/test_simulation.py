@@ -1,7 +1,5 @@
 """50 worlds, 300 each night, each from its seed: ``make soak SEED=n`` replays one that fails."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

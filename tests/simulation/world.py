@@ -1,7 +1,5 @@
 """One clock, one queue of events and one source of chance for everything in a simulation."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import random
@@ -38,11 +36,9 @@ class World:
         heapq.heappush(self._events, (max(time_s, self.now), next(self._numbers), action))
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Has ``action`` called when a time has passed."""
         self.at(self.now + delay_s, action)
 
     def run_until(self, end_s: float) -> None:
-        """Lets time pass."""
         while self._events and self._events[0][0] <= end_s:
             self.now, _, action = heapq.heappop(self._events)
             self.steps += 1
@@ -52,7 +48,6 @@ class World:
         self.now = end_s
 
     def note(self, who: str, what: str) -> None:
-        """Adds a line to the trace."""
         line = f"{self.now:10.5f}  {who:<12} {what}"
         self._hash.update(line.encode("utf-8", "backslashreplace"))
         if self._write is not None:
@@ -75,19 +70,15 @@ class World:
 
     @property
     def trace_hash(self) -> str:
-        """Of all lines up to now."""
         return self._hash.hexdigest()
 
     # -- chance ----------------------------------------------------------------------------------
 
     def chance(self, probability: float) -> bool:
-        """True so often."""
         return probability > 0 and self.random.random() < probability
 
     def between(self, low: float, high: float) -> float:
-        """Anything in between."""
         return low + (high - low) * self.random.random()
 
     def address(self) -> str:
-        """A node's UUID."""
         return f"{self.random.getrandbits(128):032X}"

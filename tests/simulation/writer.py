@@ -32,7 +32,6 @@ class Hosted:
 
     @property
     def tp(self) -> TopicPartition:
-        """Its partition."""
         return TopicPartition(self.topic, self.address)
 
 

@@ -1,7 +1,5 @@
 """One Spark session and one Dafka cluster for all of Spark's tests."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The workers log warnings to a file, and treat each reused plan as an old one.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 

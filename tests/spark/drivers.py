@@ -1,7 +1,5 @@
 """Spark drivers as processes: ``python -m tests.spark.drivers FUNCTION ARGUMENT...``."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

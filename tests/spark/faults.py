@@ -1,7 +1,5 @@
 """Functions for ``mapInArrow`` that hold a task, shuffle its rows or make it fail."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ its first query; a JVM with the archive skips it.  ``make test`` makes the archi
 one, or with that of another Java version, tests only take longer.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Batch reads by a real Spark from a real cluster; one ``load()`` and several queries."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Spark runs from checkpoints that ``dafka checkpoint`` has changed, and their rows are proved."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

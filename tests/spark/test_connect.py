@@ -1,7 +1,5 @@
 """A client of Spark Connect, without a JVM, reads and writes as any session."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.spark import drivers

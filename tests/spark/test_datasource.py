@@ -1,7 +1,5 @@
 """Format ``dafka`` is found by its name, costs other sessions nothing and reports users' errors."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

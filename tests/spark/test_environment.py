@@ -1,7 +1,5 @@
 """Variables of the environment in a driver: the workers' Python and the cluster."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

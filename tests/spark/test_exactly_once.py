@@ -1,7 +1,5 @@
 """Each row of a streaming query is in its topic once, whatever fails and is repeated."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Spark in a cluster with keys: it reads and writes, and its plans contain no secret."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Examples of the pages run."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

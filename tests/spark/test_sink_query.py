@@ -1,7 +1,5 @@
 """Writes by a real Spark to a real cluster, and their visibility."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Format ``dafka`` in SQL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

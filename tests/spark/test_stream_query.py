@@ -1,7 +1,5 @@
 """Streaming reads by a real Spark from a real cluster, and the lag that a query reports."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Typed values, and records with invalid ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

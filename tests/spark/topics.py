@@ -1,7 +1,5 @@
 """Helpers that fill topics, read them and run queries over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors keep their type, sentence and facts between processes."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Each known defect still has its place in the code, so that ``make mutants`` can put it back."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.mutants.__main__ import DEFECTS, ROOT, Defect, mutated, read

@@ -3,8 +3,6 @@
 Each writer is forked from this process before Arrow has started a thread.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

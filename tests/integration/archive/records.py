@@ -1,7 +1,5 @@
 """Records to archive, and the records of an archive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reading an archive, also while it is written and after a part was removed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each offset is archived once, with several writers and kills at any moment."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

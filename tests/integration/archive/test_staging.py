@@ -1,7 +1,5 @@
 """Staged files belong to one writer while it lives."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """A tower and a store, forked from one process that has imported all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +9,6 @@ from tests.forked import ForkedCluster
 
 @pytest.fixture(scope="module")
 def lone_tower() -> Iterator[str]:
-    """A tower without any store."""
     with ForkedCluster(stores=0) as cluster:
         yield cluster.tower
 

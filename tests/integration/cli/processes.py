@@ -1,7 +1,5 @@
 """``dafka`` as a process, with its pipes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -66,14 +64,12 @@ def run(
 
 
 def succeed(*arguments: str, **more: Any) -> CompletedProcess[bytes]:
-    """Run a command that must succeed, as ``run`` does."""
     done = run(*arguments, **more)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def json_lines(*arguments: str, **more: Any) -> list[dict[str, Any]]:
-    """Return the rows of a list that a command prints as JSON."""
     return [json.loads(line) for line in succeed(*arguments, **more).stdout.splitlines()]
 
 
@@ -125,7 +121,6 @@ class Lines:
         return self._queue.get(timeout=timeout_s)
 
     def rest(self) -> list[bytes]:
-        """All lines until the end."""
         return list(iter(self.next, None))
 
     def abandon(self) -> None:
@@ -173,7 +168,6 @@ class Dafka:
         return facts
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal; the exit code."""
         self.process.send_signal(number)
         return self.wait()
 

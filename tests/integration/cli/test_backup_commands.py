@@ -1,7 +1,5 @@
 """``dafka store backup``, ``restore --from`` and ``verify``."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``dafka bundle``."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``dafka checkpoint``."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ import pytest
 
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import StoreDouble
-from tests.integration.cli.processes import run, sentence, shown, succeed
+from tests.integration.cli.processes import refusal, run, sentence, shown, succeed
 from tests.integration.cluster.audited_query import OUT, AuditedQuery
 from tests.unit.queries.test_checkpoint import ENDS, QUERY, A, B, checkpoint
 
@@ -130,9 +128,7 @@ def test_verify_names_the_wrong_batch(query: tuple[AuditedQuery, list[str]]) -> 
     audited, verify = query
 
     def refused(*more: str) -> str:
-        ran = run("checkpoint", *verify, *more)
-        assert ran.returncode == 1
-        return sentence(ran)
+        return refusal(1, "checkpoint", *verify, *more)
 
     assert "sinks with option audit = true write them" in refused()
     audited.audit()

@@ -1,7 +1,5 @@
 """``dafka status`` and ``dafka nodes``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

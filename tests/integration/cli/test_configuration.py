@@ -1,7 +1,5 @@
 """Options from the environment and from a file; ``dafka config`` shows where each comes from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``dafka console``."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

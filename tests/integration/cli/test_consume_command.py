@@ -1,7 +1,5 @@
 """``dafka consume`` by offset, time and partition, to the end, with a format and a pattern."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """``dafka copy``: topics, clusters and files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

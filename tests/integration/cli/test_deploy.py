@@ -1,7 +1,5 @@
 """What ``deploy/`` has goes with what the commands, the package and the metrics really are."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Files that a command reports as written survive a power cut at that moment."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A store that cannot start leaves no trace in the mesh: no node reports it as missing."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

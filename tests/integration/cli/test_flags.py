@@ -1,7 +1,5 @@
 """``--metrics`` of long-running commands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dafka_core.testing import wait_until

@@ -1,7 +1,5 @@
 """``dafka up`` outlives a full disk: it serves readers, refuses writes by name, and recovers."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """``dafka job``: the list of jobs, and how each is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -15,7 +13,7 @@ from dafka_core.cli import job_commands
 from dafka_core.cli.job_commands import job
 from dafka_core.cli.process import ARROW_POOL, keep_freed_memory
 from dafka_core.errors import DafkaError
-from tests.integration.cli.processes import run, sentence, succeed
+from tests.integration.cli.processes import refusal, run, sentence, succeed
 
 JOBS = Path(__file__).parents[3] / "jobs"
 
@@ -38,10 +36,9 @@ def test_a_job_runs_with_its_own_arguments() -> None:
 
 
 def test_a_misspelt_job_gets_the_nearest_name() -> None:
-    refused = run("job", "topic_to_parket")
-    assert refused.returncode == 2
+    refused = refusal(2, "job", "topic_to_parket")
     expected = "unknown job 'topic_to_parket' (did you mean 'topic_to_parquet'?)"
-    assert expected in sentence(refused)
+    assert expected in refused
 
 
 @pytest.mark.parametrize("place", ["before", "behind"])
@@ -106,10 +103,9 @@ def test_they_are_listed_and_copied_and_never_replaced_unasked(tmp_path: Path) -
     assert json.loads(copied)["nbformat"] == 4
     (there / NAME).write_text("mine")
     (there / "windows_and_late_data.ipynb").unlink()
-    refused = run("notebooks", str(there))
-    assert refused.returncode == 2
-    assert f"{NAME}, " in sentence(refused)
-    assert "--force" in sentence(refused)
+    refused = refusal(2, "notebooks", str(there))
+    assert f"{NAME}, " in refused
+    assert "--force" in refused
     assert not (there / "windows_and_late_data.ipynb").exists()
     assert (there / NAME).read_text() == "mine"
     succeed("notebooks", str(there), "explore_topic", "--force")

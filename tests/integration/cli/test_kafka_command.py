@@ -1,7 +1,5 @@
 """``dafka kafka``, and ``--kafka`` of ``store`` and ``up``: where Kafka's clients connect."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import struct
@@ -14,7 +12,7 @@ from dafka_core.model.records import TopicPartition
 from dafka_core.storage import Log
 from dafka_kafka.gateways import GATEWAYS_TOPIC, Announcement
 from tests.forked import ForkedCluster
-from tests.integration.cli.processes import ANY_PORTS, Dafka, run, sentence
+from tests.integration.cli.processes import ANY_PORTS, Dafka, refusal
 
 
 def is_served(where: str) -> bool:
@@ -54,9 +52,7 @@ def test_a_store_that_starts_again_without_a_gateway_says_that_it_has_none(
 
 @pytest.mark.parametrize("name", ["store", "up"])
 def test_an_option_of_gateways_needs_one(name: str, tmp_path: Path) -> None:
-    refused = run(name, "--dir", str(tmp_path), "--no-auto-create-topics")
-    assert refused.returncode == 2
-    assert sentence(refused) == (
+    assert refusal(2, name, "--dir", str(tmp_path), "--no-auto-create-topics") == (
         "option 'auto_create_topics' = False: is the gateway's: say where it listens, with --kafka"
     )
 

@@ -1,7 +1,5 @@
 """``dafka kafka-user``."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """``dafka keys``, and a cluster that has some."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import stat

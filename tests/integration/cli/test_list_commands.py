@@ -1,7 +1,5 @@
 """``dafka topics``, ``heads``, ``staged``, ``stores``, ``lag`` and ``groups``."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import nullcontext

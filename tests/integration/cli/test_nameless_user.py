@@ -1,7 +1,5 @@
 """Commands for a user without a name and a home directory, as containers have them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """``dafka tower``, ``store`` and ``up``: they say where they are, log events, and stop cleanly."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal
@@ -115,9 +113,7 @@ def test_a_directory_that_cannot_be_one_is_named(
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    refused = run("store", "--dir", str(file / below), "--tower", lone_tower)
-    assert refused.returncode == 1
-    assert sentence(refused) == (
+    assert refusal(1, "store", "--dir", str(file / below), "--tower", lone_tower) == (
         f"store at {file / below}: {file} is a file: name a directory, which is created if missing"
     )
 

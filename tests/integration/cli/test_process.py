@@ -1,7 +1,5 @@
 """A signal stops ``dafka`` whenever it comes; and the memory that its process keeps."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

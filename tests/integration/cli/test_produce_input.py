@@ -1,7 +1,5 @@
 """``dafka produce`` from files, at a rate, as JSON and CSV."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
@@ -11,7 +9,6 @@ from tests.integration.cli.processes import Dafka, run, succeed
 
 
 def published(tower: str, topic: str, *arguments: str, given: bytes = b"") -> list[str]:
-    """Publish records to a topic; return its content."""
     succeed("produce", topic, *arguments, "--tower", tower, given=given)
     shown = run("consume", topic, "--tower", tower, "--exit-at-end", "--format", "%k=%v;%h")
     return shown.stdout.decode().splitlines()

@@ -1,7 +1,5 @@
 """``dafka produce``, ``consume`` and ``perf``."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -44,19 +42,16 @@ def produce(topic: str, tower: str, values: list[bytes], *arguments: str) -> str
 
 
 def consume(topic: str, tower: str, count: int, *arguments: str) -> bytes:
-    """Return what ``consume`` prints of a topic's first records."""
     at = ("--tower", tower, "--from-beginning", "--count", str(count))
     return succeed("consume", topic, *at, *arguments).stdout
 
 
 def unread_bytes(pipe: IO[bytes]) -> int:
-    """Return the unread bytes in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @pytest.fixture(scope="module")
 def full(tower: str) -> str:
-    """A topic with ``VALUES``."""
     produce("full", tower, VALUES, "--address", ADDRESS)
     return "full"
 

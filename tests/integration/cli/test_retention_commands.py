@@ -1,7 +1,5 @@
 """``dafka retain``, ``trim`` and ``delete``, on two stores."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Commands that list stores' content without a mesh, or behind a firewall."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 On a terminal long work shows its progress.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -37,13 +35,11 @@ RESULTS = ["--help", "topics", "heads", "stores", "staged", "consume", "tower", 
 
 @pytest.fixture(scope="module")
 def numbers(tower: str) -> str:
-    """A tower with a store that has the topic ``numbers``."""
     succeed("produce", "numbers", "--tower", tower, given=RECORDS)
     return tower
 
 
 def with_results(name: str, tower: str, directory: Path) -> tuple[str, ...]:
-    """The command line of one of ``RESULTS``."""
     at = ("--tower", tower)
     return {
         "--help": ("--help",),

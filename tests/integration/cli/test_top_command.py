@@ -1,7 +1,5 @@
 """``dafka top``."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -24,7 +22,6 @@ from tests.integration.cli.processes import (
 
 @pytest.fixture(scope="module")
 def flights(tower: str) -> str:
-    """A topic with three records."""
     succeed("produce", "flights", "--tower", tower, given=b"a\nb\nc\n")
     return "flights"
 

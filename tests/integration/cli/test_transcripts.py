@@ -1,7 +1,5 @@
 """The transcripts of docs/commands.md are what the commands print now: those that are quick."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -26,7 +24,6 @@ def masked(text: str) -> list[str]:
 
 
 def printed(section: str, step: str) -> str:
-    """Return the output of a command on the page."""
     _, _, rest = section.partition(f"\n$ {step}\n")
     return re.split(r"^(?:\$ |```)", rest, maxsplit=1, flags=re.MULTILINE)[0]
 

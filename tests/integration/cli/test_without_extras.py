@@ -1,7 +1,5 @@
 """``dafka`` where only the package itself is installed, without any extra."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An audited query with its checkpoint, its rows and its audit records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures for tests of the connector with stores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,7 +43,6 @@ def topic(dafka_topic: str) -> str:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Start stores, by name."""
     with ExitStack() as running:
         yield lambda name: running.enter_context(Served(tmp_path / name, name))
 
@@ -58,7 +55,6 @@ def one(serve: Serve) -> Served:
 
 @pytest.fixture
 def mesh(one: Served) -> Mesh:
-    """Return a mesh with store ``one``."""
     return Mesh([one])
 
 

@@ -1,7 +1,5 @@
 """Stores with Arrow Flight and without a mesh, and the queries that read them, without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -92,7 +90,6 @@ class Batch(DafkaBatchReader):
         super().__init__(schema, options, mesh.connect if mesh else connections.borrow_reader)
 
     def ranges(self) -> list[OffsetRange]:
-        """Return the ranges of all tasks."""
         tasks: list[Any] = self.partitions()
         return [each for task in tasks for each in task.ranges]
 
@@ -102,7 +99,6 @@ class Batch(DafkaBatchReader):
         return [batch for task in tasks for batch in self.read(task)]
 
     def rows(self, tasks: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-        """Return the rows of tasks."""
         return [row for batch in self.batches(tasks) for row in batch.to_pylist()]
 
     def offsets(self, tasks: Sequence[Any] | None = None) -> dict[str, list[int]]:

@@ -1,7 +1,5 @@
 """A numbered write appears as a whole, and once: a micro-batch, or a version of a batch write."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Queries without a tower: by the stores known before, also in new processes, or by option."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Partitions that look shorter than they were, or with records that a newer producer replaced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is gathered from a cluster and found wrong with it, and the start of a query."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time
@@ -186,7 +184,6 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def empty() -> Iterator[EmbeddedCluster]:
-    """A tower without stores."""
     with ForkedCluster(stores=0) as cluster:
         yield cluster
 

@@ -1,7 +1,5 @@
 """Tables about a cluster, as Spark receives them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import pickle
 import time

@@ -1,7 +1,5 @@
 """Streaming queries: later partitions, limits by bytes, and what wakes idle ones."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +45,6 @@ def away(serve: Serve) -> Served:
 
 
 def write(store: Served, tp: TopicPartition, count: int, ago_s: float = 0.0) -> Served:
-    """Append records of this age."""
     store.add_at(tp, *[(time.time() - ago_s) * 1e3] * count)
     return store
 

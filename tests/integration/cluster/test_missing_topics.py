@@ -1,7 +1,5 @@
 """Queries that name topics, partitions or stores that are missing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The offsets of a query: the latest and earliest ones of all stores, and those of times."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 import time

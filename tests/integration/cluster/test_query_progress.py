@@ -1,7 +1,5 @@
 """Progress that a streaming query reports to stores and to Spark, and the lag that follows."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time
@@ -246,7 +244,6 @@ def test_a_description_names_topics_and_cluster() -> None:
 
 
 def add(*stores: Served, ends: Mapping[TopicPartition, int] | None = None, **given: Any) -> None:
-    """Publish a report."""
     fields = {"query": "q", "run": "r", "every_s": 60, "topics": ("t",), **given}
     report = QueryProgress(**fields).at(ends or {A: 0})
     clients = [store.client() for store in stores]

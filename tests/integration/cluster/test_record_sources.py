@@ -1,7 +1,5 @@
 """Ranges read from the log of a store, by Flight and over the mesh, while stores fail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

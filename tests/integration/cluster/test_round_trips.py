@@ -1,7 +1,5 @@
 """Rows with keys, headers, null values and odd topics, from the sink to a store and back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

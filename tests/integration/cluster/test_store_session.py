@@ -1,7 +1,5 @@
 """Stores that do not answer for a moment, or have returned, still count."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

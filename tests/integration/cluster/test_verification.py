@@ -27,7 +27,7 @@ from dafka_core.audit import (
     verified,
 )
 from dafka_core.errors import DafkaError, StoreUnreachableError
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.values import RowDigest, Values
@@ -400,7 +400,7 @@ def test_a_recorded_batch_is_repeated_after_some_of_its_rows_are_trimmed(
     first, _ = audited.records()[0].ranges
     with sink.session() as session:
         (client,) = session.clients()
-        client.ask(Trimmed, PATIENCE_S, TrimRequest(((*first.tp, 5),)))
+        client.ask(PATIENCE_S, TrimRequest(((*first.tp, 5),)))
     for tasks in (2, 5):
         audited.run(0, 0, 20, tasks=tasks)
         assert audited.recorded() == before

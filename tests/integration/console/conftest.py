@@ -1,7 +1,5 @@
 """A cluster that the tests of this room share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

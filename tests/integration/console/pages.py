@@ -1,7 +1,5 @@
 """Asking a console over HTTP, with headers as a test wants them; and what it sees of stores."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A reverse proxy that serves a console below a path, as nginx does with ``proxy_pass``."""
 
-from __future__ import annotations
-
 import http.client
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Access to the console."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

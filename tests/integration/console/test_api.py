@@ -1,7 +1,5 @@
 """The console's answers, from a real cluster, and the records that people write."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

@@ -10,7 +10,7 @@ import pytest
 
 from dafka_console.server import Console
 from dafka_core import EmbeddedCluster, Producer
-from dafka_core.flight.requests import Deleted, DeleteRequest
+from dafka_core.flight.requests import DeleteRequest
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.console.pages import ask
 
@@ -122,7 +122,7 @@ def test_a_topic_that_is_deleted_is_not_kept_as_what_was_known_last(
     own.kill_store(0)
     wait_until(lambda: away(looking) == 1, "one store is away")
     (client,) = looking.view.clients()
-    client.ask(Deleted, PATIENCE_S, DeleteRequest(dafka_topic))
+    client.ask(PATIENCE_S, DeleteRequest(dafka_topic))
 
     def records() -> list[int]:
         return [row["records"] for row in ask(looking, "/api/topics", internal=0).json["rows"]]

@@ -1,7 +1,5 @@
 """The console's pages in a real Chromium, where one is installed."""
 
-from __future__ import annotations
-
 import http.client
 import shutil
 from collections.abc import Iterator

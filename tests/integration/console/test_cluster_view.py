@@ -18,7 +18,7 @@ from dafka_core import Consumer, EmbeddedCluster, Producer
 from dafka_core.cli.store_clients import located
 from dafka_core.config.node_options import NO_KEYS
 from dafka_core.errors import InvalidRequestError
-from dafka_core.flight.requests import RetentionRequest, RetentionRules
+from dafka_core.flight.requests import RetentionRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
@@ -207,9 +207,9 @@ def test_what_stores_keep_of_a_topic_is_told_as_soon_as_it_is_set(
         wait_until(lambda: len(view.clients()) == 2, "two stores")
         client = view.clients()[0]
         rules = RetentionRequest(rules=(f"{dafka_topic}=12h,10GiB",))
-        client.ask(RetentionRules, PATIENCE_S, rules)
+        client.ask(PATIENCE_S, rules)
         wait_until(lambda: kept() == ["12h,10GiB", "forever"], "one store has a rule")
-        client.ask(RetentionRules, PATIENCE_S, RetentionRequest(reset=True))
+        client.ask(PATIENCE_S, RetentionRequest(reset=True))
         wait_until(lambda: kept() == ["forever"], "and has it no more")
 
 

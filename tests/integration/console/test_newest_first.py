@@ -1,7 +1,5 @@
 """Records of a topic merged over its partitions, newest first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

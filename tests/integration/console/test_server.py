@@ -1,7 +1,5 @@
 """The console's start and end."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The site that ``make docs`` builds: its links, its search, and equality with GitHub's pages."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A served log, and its clients over TCP and the socket."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

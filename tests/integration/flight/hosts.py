@@ -1,7 +1,5 @@
 """A Flight service over a real log, with a minimal backend."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -54,17 +52,14 @@ class Served(StoreDouble):
 
     @property
     def unix(self) -> StoreLocation:
-        """A location with the socket only."""
         location = self.location
         return StoreLocation(STORE, location.locations[:1], machine=location.machine)
 
     @property
     def tcp(self) -> StoreLocation:
-        """A location with the port only."""
         return StoreLocation(STORE, self.location.locations[1:])
 
     def plain(self) -> flight.FlightClient:
-        """A client without Dafka's library."""
         return flight.connect(self.location.locations[1])
 
     def extend(self, end: int, *, topic: str = TOPIC, partition: str = PARTITION) -> None:
@@ -96,7 +91,6 @@ def check(batches: Iterable[RecordBatch], start: int, end: int) -> list[RecordBa
 
 
 def everything(client: StoreClient, timeout_s: float = PATIENCE_S, **sizes: int) -> Any:
-    """All records of a ``large`` log."""
     limits: dict[str, Any] = LARGEST | sizes
     return client.read(TP, 0, BLOCKS * 200, times=True, timeout_s=timeout_s, **limits)
 

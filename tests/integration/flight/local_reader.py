@@ -6,8 +6,6 @@ that it holds a lease, and waits for one more line meanwhile. At the end of its 
 ``right`` if all records equalled ``MODULE.value``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

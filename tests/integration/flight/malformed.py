@@ -1,7 +1,5 @@
 """Tables of invalid requests, with their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ serving.py read PLACE           reads one batch of everything, reports it, and s
 serving.py put PLACE            puts one batch, reports it, and stops
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

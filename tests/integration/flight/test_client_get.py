@@ -1,7 +1,5 @@
 """Many ranges in one request, from a real service, and invalid streams."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The examples of docs/flight.md work, and their answers are right."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sockets that are found and broken, forked processes, and waits that last too long."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc

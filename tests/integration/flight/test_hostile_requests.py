@@ -1,7 +1,5 @@
 """Invalid requests are refused with a sentence, and the service continues."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

@@ -1,7 +1,5 @@
 """Helpers for logs that are read from their files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Readers of a store's file in containers: mounts, equal process ids, signals, overlays."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shutil

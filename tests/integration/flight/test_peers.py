@@ -1,7 +1,5 @@
 """Peers that are slow, vanish or stand still affect no other peer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -27,7 +27,6 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
 from dafka_core.storage import PartitionStatistics
-from dafka_core.storage.log_check import Checked
 from dafka_core.testing import PATIENCE_S, wait_until
 from tests.integration.flight.hosts import (
     PARTITION,
@@ -329,7 +328,7 @@ def test_a_client_is_told_the_same(filled: Served) -> None:
         ("waits", lambda client: client.wait(TP, 6, timeout_s=0)),
         ("commits", lambda client: client.commit([], timeout_s=PATIENCE_S)),
         ("backups", lambda client: list(client.get(BackupRequest().packed(), iter, PATIENCE_S))),
-        ("backups", lambda client: client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))),
+        ("backups", lambda client: client.ask(PATIENCE_S, CheckRequest((TP,)))),
     ],
 )
 def test_more_streams_than_there_may_be(

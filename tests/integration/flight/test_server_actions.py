@@ -20,8 +20,6 @@ from dafka_core.flight.requests import (
     HeadsSince,
     RecordRange,
     RetentionRequest,
-    RetentionRules,
-    Trimmed,
     TrimRequest,
 )
 from dafka_core.flight.store_client import StoreClient
@@ -45,7 +43,6 @@ ATTEMPT = "A" * 32
 
 
 def watching(served: Served, count: int = 1) -> None:
-    """Wait for a number of watches."""
     wait_until(lambda: served.service.context.watches.free == limits.MAX_WATCHES - count)
 
 
@@ -455,7 +452,7 @@ def test_partitions_are_trimmed_at_most_to_their_ends(served: Served, client: St
     served.extend(100)
     trims = ((*TP, 30), (*TP, 20), ("unknown", "P", 5), (*TP, 500))
     syncs = sum(served.log.syncs.counted.counts)
-    (done,) = client.ask(Trimmed, PATIENCE_S, TrimRequest(trims))
+    (done,) = client.ask(PATIENCE_S, TrimRequest(trims))
     assert done.earliest == (30, 30, 0, 100)
     assert sum(served.log.syncs.counted.counts) == syncs + 1
     (info,) = served.log.partitions()
@@ -464,6 +461,6 @@ def test_partitions_are_trimmed_at_most_to_their_ends(served: Served, client: St
 
 def test_a_service_without_rules_says_so(client: StoreClient) -> None:
     with pytest.raises(InvalidRequestError, match="keeps all"):
-        client.ask(RetentionRules, PATIENCE_S, RetentionRequest())
+        client.ask(PATIENCE_S, RetentionRequest())
     with pytest.raises(InvalidRequestError, match="must have limits as"):
-        client.ask(RetentionRules, PATIENCE_S, RetentionRequest(("t=7",)))
+        client.ask(PATIENCE_S, RetentionRequest(("t=7",)))

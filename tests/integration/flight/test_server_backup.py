@@ -13,7 +13,6 @@ from dafka_core.flight import limits
 from dafka_core.flight.backup_requests import BackupRequest, CheckRequest, entries_of
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.storage.backup import BLOCKS, Entry, Known, fact
-from dafka_core.storage.log_check import Checked
 from dafka_core.storage.open_environment import FORMAT
 from dafka_core.system.distribution import this_version
 from dafka_core.testing import PATIENCE_S, wait_until
@@ -69,9 +68,9 @@ def test_a_backup_ends_with_the_store(large: Path) -> None:
 
 
 def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient) -> None:
-    (checked,) = client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))
+    (checked,) = client.ask(PATIENCE_S, CheckRequest((TP,)))
     assert (checked.partitions, checked.records, checked.found) == (1, 20_005, ())
-    (rest,) = client.ask(Checked, PATIENCE_S, CheckRequest())
+    (rest,) = client.ask(PATIENCE_S, CheckRequest())
     assert (rest.records, rest.found) == (0, ())
     path = filled.log.directory / "data.mdb"
     content = path.read_bytes()
@@ -79,7 +78,7 @@ def test_a_running_store_checks_what_it_has(filled: Served, client: StoreClient)
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"!")
-    (checked,) = client.ask(Checked, PATIENCE_S, CheckRequest((TP,)))
+    (checked,) = client.ask(PATIENCE_S, CheckRequest((TP,)))
     assert [each.kind for each in checked.found] == ["block"]
 
 
@@ -91,7 +90,7 @@ def test_damaged_pages_of_a_tree_are_named_by_a_running_store(tmp_path: Path) ->
         for at in trees(data):
             page = erase(data, at)
             try:
-                (checked,) = client.ask(Checked, PATIENCE_S, CheckRequest(tuple(NAMES)))
+                (checked,) = client.ask(PATIENCE_S, CheckRequest(tuple(NAMES)))
                 named = {each.partition for each in checked.found}
                 counts.add(len(named))
                 assert len(NAMES) - len(named) <= checked.records // COUNT

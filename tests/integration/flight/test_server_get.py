@@ -1,7 +1,5 @@
 """Ranges read from a real service, by our client and by a plain one."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -34,7 +34,6 @@ from dafka_core.flight.requests import (
     DescribeRequest,
     ForgetRequest,
     RetentionRequest,
-    RetentionRules,
 )
 from dafka_core.flight.server import FlightService
 from dafka_core.flight.server_keys import ServerKeys
@@ -120,7 +119,7 @@ def test_a_key_gets_the_rules_of_the_topics_that_it_may_know(
         ("admin", list(map(str, KeptRules.rules))),
     ):
         client = locked.client(locked.tcp, keys.files(name))
-        (answer,) = client.ask(RetentionRules, PATIENCE_S, RetentionRequest())
+        (answer,) = client.ask(PATIENCE_S, RetentionRequest())
         assert list(answer.rules) == expected
 
 
@@ -439,7 +438,7 @@ def test_a_request_that_is_none_is_refused_as_without_keys(
     client = locked.client(keys=keys.files("reader"))
     with pytest.raises(InvalidRequestError):
         list(client.get(b"x", lambda received: received, PATIENCE_S))
-    assert client.ask(StoreLocation, PATIENCE_S, DescribeRequest())[0].store == locked.address
+    assert client.ask(PATIENCE_S, DescribeRequest())[0].store == locked.address
 
 
 def without(text: str, keys: KeyDirectory) -> KeyFiles:

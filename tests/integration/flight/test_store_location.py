@@ -1,7 +1,5 @@
 """A store's location: as JSON, as URIs, and in its directory."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

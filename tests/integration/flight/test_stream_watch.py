@@ -1,7 +1,5 @@
 """Clients that hold a stream and stand still lose it; slow ones, and all others, do not."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Helpers for librdkafka's admin client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One Kafka server, a gateway or Apache Kafka's broker, and what it answers to raw requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """A store with a gateway, in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

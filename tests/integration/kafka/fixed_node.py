@@ -1,7 +1,5 @@
 """A running store with a fixed partition registry, for testing one feature."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

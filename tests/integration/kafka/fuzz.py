@@ -1,7 +1,5 @@
 """Malformed requests for a gateway, over sockets: ``python -m tests.integration.kafka.fuzz``."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import socket

@@ -1,7 +1,5 @@
 """Requests that no Kafka client sends, generated from a seed."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Jars from Maven, where it reaches a repository."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A producer that writes numbers through gateways, and the numbers that stores have on disk."""
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from pathlib import Path

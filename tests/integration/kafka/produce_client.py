@@ -1,7 +1,5 @@
 """A gateway with Produce and fixed partitions, and a client of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple

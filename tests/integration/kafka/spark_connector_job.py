@@ -4,8 +4,6 @@ It writes rows to a topic as a batch, copies them to another topic as a stream, 
 batches, and prints a summary as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

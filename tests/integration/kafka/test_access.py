@@ -1,7 +1,5 @@
 """Each API in each version is answered, as far as the user's permissions allow."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Kafka clients of users with limited permissions."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

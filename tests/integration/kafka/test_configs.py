@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from dafka_core import Store
 from dafka_core.config.topic_rules import parse_rules
-from dafka_core.flight.requests import RetentionRules
+from dafka_core.flight.requests import RetentionRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.testing.waiting import wait_until
 from dafka_kafka import configs
@@ -283,9 +283,9 @@ def test_what_others_change_of_the_rules_meanwhile_is_kept(
     stores, ask = (store, other), StoreClient.ask
     changed = list[StoreClient]()
 
-    def asked(client: StoreClient, kind: Any, *args: Any) -> Any:
-        found = ask(client, kind, *args)
-        if kind is RetentionRules and not changed:
+    def asked(client: StoreClient, timeout_s: float, *sent: Any) -> Any:
+        found = ask(client, timeout_s, *sent)
+        if isinstance(sent[0], RetentionRequest) and not changed:
             for each in stores:
                 each.retention_control.replace(parse_rules("u=1d"))
             changed.append(client)

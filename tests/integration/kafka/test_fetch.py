@@ -1,7 +1,5 @@
 """Fetch: its responses in each version, when they are sent, and the records that it reads."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence

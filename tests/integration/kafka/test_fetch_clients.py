@@ -1,7 +1,5 @@
 """Kafka's clients read the records of a Dafka producer, also at another gateway when one ends."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

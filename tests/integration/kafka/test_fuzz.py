@@ -1,7 +1,5 @@
 """Malformed requests are answered, or close their connection, without other effects."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """A gateway's life."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Gateways that announce themselves by real stores, and the choice of one for a key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -3,8 +3,6 @@
 The same tests pass against Apache Kafka (``benchmarks/kafka_broker.py``).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

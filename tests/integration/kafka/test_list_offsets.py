@@ -1,7 +1,5 @@
 """ListOffsets: bounds of partitions, and offsets of times."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

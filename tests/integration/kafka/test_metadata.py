@@ -1,7 +1,5 @@
 """Metadata of topics, gateways and disks, topics created on request, and APIs without a use."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Gateways write to the registry: one lease for many changes, and takeovers; the registry's log."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

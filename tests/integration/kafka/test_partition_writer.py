@@ -1,7 +1,5 @@
 """Batches are written in order and once, whatever else writes to their partition."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Sequence

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 from dafka_core import Store
 from dafka_core.model.log_entries import Forget
 from dafka_core.model.records import TopicPartition
+from dafka_core.model.timestamps import StoreClock
 from dafka_core.nodes.append_queue import Addition
 from dafka_core.storage import Log
-from dafka_core.storage.log import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka import produce
 from dafka_kafka.api import Api

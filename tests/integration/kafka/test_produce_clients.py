@@ -1,7 +1,5 @@
 """Dafka's consumers, and other Kafka clients, read what unmodified Kafka clients write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import islice
 from typing import Any

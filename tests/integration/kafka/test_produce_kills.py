@@ -4,8 +4,6 @@ Acknowledged records stay at their offsets; those of an idempotent producer exis
 With three stores the partitions of a gateway that is away are written at another one.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

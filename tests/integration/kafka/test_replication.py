@@ -3,8 +3,6 @@
 Consumers read what enough stores have.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """Authentication of Kafka clients."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import struct

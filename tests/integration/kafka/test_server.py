@@ -29,7 +29,15 @@ from dafka_core.testing import wait_until
 from dafka_kafka.api import Api, Client, EncodedResponse, Feature, serves
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.options import Limits
-from dafka_kafka.server import BACKLOG, MALFORMED, SCRATCH_BYTES, TOO_MANY, TOO_SLOW, Server
+from dafka_kafka.server import (
+    BACKLOG,
+    MALFORMED,
+    NO_TLS,
+    SCRATCH_BYTES,
+    TOO_MANY,
+    TOO_SLOW,
+    Server,
+)
 from dafka_kafka.users import Users
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
 
@@ -441,6 +449,21 @@ def test_who_does_not_begin_with_tls_takes_a_place_and_makes_room(users: Users) 
             assert log_in(client)
             assert len(server._connections) == 3
             assert server.connection_count == 1
+
+
+def test_a_failed_handshake_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    authority = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with served(tls=tls) as (server, connect, _):
+        client = connect()
+        client.sendall(framed(HEARTBEAT))  # without TLS
+        assert is_ended(client)
+        wait_until(lambda: server.complaints.counts == {NO_TLS: 1})
+        with pytest.raises(ssl.SSLError):  # which does not trust the certificate
+            ssl.create_default_context().wrap_socket(connect(), server_hostname="127.0.0.1")
+        wait_until(lambda: server.complaints.counts == {NO_TLS: 2})
+    assert "from 127.0.0.1: WRONG_VERSION_NUMBER" in caplog.text
 
 
 def test_thousands_of_idle_clients_do_no_harm() -> None:

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from dafka_core import Producer, Store
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.flight.requests import Trimmed
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
@@ -274,9 +274,9 @@ def test_records_of_many_partitions_are_given_up_at_once(
         client.ask({("t", number): batch([b"a", b"b"]) for number in range(count)}, acks=ALL)
     ask = StoreClient.ask
 
-    def noted(client: StoreClient, *args: Any) -> Any:
-        asked.append(args[0])
-        return ask(client, *args)
+    def noted(client: StoreClient, timeout_s: float, *sent: Any) -> Any:
+        asked.extend(map(type, sent))
+        return ask(client, timeout_s, *sent)
 
     monkeypatch.setattr(StoreClient, "ask", noted)
     parts = [{"partition_index": number, "offset": 1} for number in range(count + 1)]
@@ -284,7 +284,7 @@ def test_records_of_many_partitions_are_given_up_at_once(
     answer = tell(gateway, Api.DELETE_RECORDS, topics=topics, timeout_ms=30_000)
     found = rows(answer, "topics.partitions", "partition_index", "error_code", "low_watermark")
     assert found == [*((number, 0, 1) for number in range(count)), (count, 3, -1)]
-    assert asked.count(Trimmed) == 1
+    assert asked.count(TrimRequest) == 1
     for each in (store, other):
         infos = each.log.partitions("t")
         assert {(info.earliest, info.end) for info in infos} == {(1, 2)}

@@ -4,8 +4,6 @@ calls.py TOWER STORE        prints "begun" when each call has begun, waits for a
                             finishes the calls, and prints each call's outcome and duration
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Two machines with a tower and a store on the first, and a store on the second."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -47,7 +45,6 @@ class Machines:
         return node
 
     def start_store(self, machine: int, *arguments: str) -> dict[str, Any]:
-        """Start a store; return its printed facts."""
         directory = str(self._directory / f"store{machine}")
         return self.start(machine, "store", "--dir", directory, *arguments).ready()
 
@@ -81,7 +78,6 @@ class Machines:
         file.write_text("\n".join([*lines, own]))
 
     def command(self, machine: int, script: str) -> None:
-        """Run a shell script on a machine."""
         subprocess.run([*self.network.prefix(machine), "sh", "-c", script], check=True, timeout=60)
 
 

@@ -4,8 +4,6 @@ one_way.py OPTIONS...       options as NAME=VALUE; prints the rows written and r
                             each way of reading
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

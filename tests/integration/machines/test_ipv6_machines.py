@@ -1,7 +1,5 @@
 """Nodes on machines with only IPv6, and names with addresses of one or both families."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -53,7 +51,6 @@ class Machine:
         return self.start("store", *at, *arguments).ready()
 
     def run(self, *arguments: str, given: str = "") -> str:
-        """Run a command; return its output."""
         done = subprocess.run(
             [*self._enter, sys.executable, "-m", "dafka_core.cli", *arguments],
             input=given,
@@ -164,7 +161,6 @@ def ports_of(tower: str) -> str:
 
 
 def refused(node: Node) -> str:
-    """Return the error of a node that cannot start."""
     assert node.end() == 2
     return node.said
 

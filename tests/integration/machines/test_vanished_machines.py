@@ -1,7 +1,5 @@
 """A machine that vanishes without closing its connections, as after a loss of power."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

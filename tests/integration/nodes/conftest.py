@@ -2,8 +2,6 @@
 unless the test kills them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,12 @@ from dafka_core.protocol.codec import subscription
 from tests.forked import ForkedCluster
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, RawPeer
+
+Start = Callable[..., Store]
+Produce = Callable[..., Producer]
+Consume = Callable[..., Consumer]
+Read = Callable[..., Reader]
+Raw = Callable[..., RawPeer]
 
 DEFAULTS: dict[str, Any] = {"head_interval_ms": 100}
 
@@ -41,7 +45,7 @@ def open_nodes() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def start(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Callable[..., Store]:
+def start(tower: str, open_nodes: ExitStack, tmp_path: Path) -> Start:
     """Starts stores, each with a directory of this name."""
 
     def make(name: str = "store", **options: Any) -> Store:
@@ -57,7 +61,7 @@ def store(tower: str, open_nodes: ExitStack, tmp_path: Path, keys: Keys | None) 
 
 
 @pytest.fixture
-def peer(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
+def peer(raw: Raw, store: Store) -> RawPeer:
     """A C producer and consumer in one, which the store hears and which hears the store."""
     met = raw(subscription(m.Fetch))
     kinds = (m.Ack, m.DirectHead, m.DirectRecord, m.StoreHello)
@@ -69,7 +73,7 @@ def peer(raw: Callable[..., RawPeer], store: Store) -> RawPeer:
 
 
 @pytest.fixture
-def produce(tower: str, open_nodes: ExitStack) -> Callable[..., Producer]:
+def produce(tower: str, open_nodes: ExitStack) -> Produce:
     """Makes producers; those a test leaves open are dropped at its end, whatever they wait for."""
 
     def make(topic: str, **options: Any) -> Producer:
@@ -81,7 +85,7 @@ def produce(tower: str, open_nodes: ExitStack) -> Callable[..., Producer]:
 
 
 @pytest.fixture
-def consume(tower: str, open_nodes: ExitStack) -> Callable[..., Consumer]:
+def consume(tower: str, open_nodes: ExitStack) -> Consume:
     """Makes consumers that are subscribed already."""
 
     def make(*topics: str, **options: Any) -> Consumer:
@@ -94,7 +98,7 @@ def consume(tower: str, open_nodes: ExitStack) -> Callable[..., Consumer]:
 
 
 @pytest.fixture
-def read(tower: str, open_nodes: ExitStack) -> Callable[..., Reader]:
+def read(tower: str, open_nodes: ExitStack) -> Read:
     def make(**options: Any) -> Reader:
         return open_nodes.enter_context(Reader(**{"tower": tower} | options))
 
@@ -102,7 +106,7 @@ def read(tower: str, open_nodes: ExitStack) -> Callable[..., Reader]:
 
 
 @pytest.fixture
-def raw(tower: str, open_nodes: ExitStack) -> Callable[..., RawPeer]:
+def raw(tower: str, open_nodes: ExitStack) -> Raw:
     def make(*subscriptions: bytes, **options: Any) -> RawPeer:
         return open_nodes.enter_context(RawPeer(tower, *subscriptions, **options))
 

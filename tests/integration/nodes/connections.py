@@ -4,8 +4,6 @@ A filter on a connection's own end, which a process with the descriptor may atta
 comes in before TCP sees it: the other end may close, reset or send again, nothing gets through.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

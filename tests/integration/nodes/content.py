@@ -3,8 +3,6 @@
 Only a producer's role knows the progress of its records: a call of the producer would hurry it.
 """
 
-from __future__ import annotations
-
 from dafka_core import Consumer, Producer, Store
 from dafka_core.model.records import TopicPartition
 from tests.integration.nodes.peers import PATIENCE_S

@@ -3,8 +3,6 @@
 Arguments: a tower, the way, and the producer's ``close_timeout_s``.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import os

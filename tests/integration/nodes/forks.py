@@ -3,8 +3,6 @@
 Arguments: a tower, a directory, and the name of the program.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Keys for tests of a cluster that asks for them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,6 @@ class Keys:
         new_key(self.away, name, roles, **patterns)
 
     def of(self, name: str) -> dict[str, Any]:
-        """Return the options of a key's owner."""
         secret = self.away / f"{name}.key_secret"
         return {"secret_key_file": str(secret), "allowed_keys": str(self.allowed)}
 

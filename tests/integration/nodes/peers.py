@@ -1,7 +1,5 @@
 """Peers made of bare sockets, for what a node of ours would never do or say."""
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid
@@ -104,7 +102,6 @@ class RawPeer(Closing):
             self._sub.subscribe(prefix)
 
     def messages(self, kind: type[M]) -> list[M]:
-        """Return the received messages of a kind."""
         return [message for message in map(_decoded, list(self.heard)) if type(message) is kind]
 
     def wait_for(self, kind: type[M], count: int = 1) -> list[M]:

@@ -1,7 +1,5 @@
 """Transactions, staged and committed at a store over Arrow Flight."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

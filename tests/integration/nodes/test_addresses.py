@@ -1,7 +1,5 @@
 """The addresses at which nodes can be reached."""
 
-from __future__ import annotations
-
 import re
 from math import inf
 

@@ -1,7 +1,5 @@
 """Records and transactions that writers put into a store's append queue."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref
@@ -29,6 +27,7 @@ from dafka_core.model.records import RecordBatch, TopicPartition, Transaction, T
 from dafka_core.model.values import Values
 from dafka_core.nodes import append_queue
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Start
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import (
@@ -49,7 +48,7 @@ def queued(store: Store, offset: int, content: Sequence[bytes], topic: str = "t"
 
 
 def test_a_record_that_the_mesh_would_not_take_is_refused_and_nothing_of_it_stays(
-    start: Callable[..., Store],
+    start: Start,
 ) -> None:
     limit = 4_096
     store = start(max_record_bytes=limit)

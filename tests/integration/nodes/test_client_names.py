@@ -1,16 +1,13 @@
 """The name of the client that writes a partition: a producer sends it, stores keep it."""
 
-from __future__ import annotations
-
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from dafka_core import ConfigError, InvalidRequestError, Producer, Store
+from dafka_core import ConfigError, InvalidRequestError, Store
 from dafka_core.config.node_options import ProducerOptions
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
@@ -20,9 +17,8 @@ from dafka_core.protocol.limits import max_taken_bytes
 from dafka_core.protocol.messages import RecordMessage
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.testing.waiting import wait_until
-from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
-
-Produce = Callable[..., Producer]
+from tests.integration.nodes.conftest import Produce, Raw
+from tests.integration.nodes.peers import PATIENCE_S, new_address
 
 
 def clients_at(store: Store) -> dict[str, str]:
@@ -51,9 +47,7 @@ def test_a_store_keeps_the_names_of_producers_that_have_ended(
         wait_until(lambda: clients_at(store) == expected)
 
 
-def test_a_node_without_a_name_is_stored_without_one(
-    tower: str, tmp_path: Path, raw: Callable[..., RawPeer]
-) -> None:
+def test_a_node_without_a_name_is_stored_without_one(tower: str, tmp_path: Path, raw: Raw) -> None:
     with Store(tmp_path, tower=tower) as store:
         peer = raw()
         # As an attacker: a name with a line's end makes the announcement invalid.

@@ -10,9 +10,8 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks.greedy import KINDS, beside
-from dafka_core import Consumer, Producer, Store, Tower
+from dafka_core import Consumer, Producer, Tower
 from dafka_core.nodes import connection_quotas as module
 from dafka_core.nodes.connection_quotas import OBSERVED_BYTES, OBSERVED_S, ConnectionQuotas
 from dafka_core.protocol.codec import subscription
@@ -29,10 +28,11 @@ from dafka_core.security.permissions import Permissions
 from dafka_core.system.files import open_files_limit, raise_open_files_limit
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Lines, command, environment
+from tests.integration.nodes.conftest import Raw, Start
 from tests.integration.nodes.connections import DESCRIPTORS
-from tests.integration.nodes.content import values
+from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.locked import Keys
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 SUBSCRIBED_BYTES = 1_000
 LIMIT_BYTES = 4 * OBSERVED_BYTES
@@ -80,7 +80,6 @@ class Sender:
             self.quotas.check(next(self._times))
 
     def is_ended(self) -> bool:
-        """Return True if the connection was shut down."""
         self.near.settimeout(0)
         try:
             return not self.near.recv(1)
@@ -234,24 +233,6 @@ def test_checks_continue_after_one_without_a_free_file(
     assert sender.is_ended()
 
 
-def test_checks_begin_with_the_next_node_after_no_thread_could_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    checker, quotas = module._Checker(), ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
-    checked = threading.Event()
-    monkeypatch.setattr(quotas, "check", lambda now: checked.set())
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError):
-            checker.add(quotas)
-    checker.add(quotas)
-    assert checked.wait(PATIENCE_S)
-    checker.remove(quotas)
-
-
 COUNT = 5_000
 TIMES_AS_LONG = 10
 AT_LEAST_S = 5.0
@@ -297,7 +278,7 @@ def anonymous_bytes() -> int:
     ],
 )
 def test_a_greedy_peer_does_not_starve_honest_ones(
-    start: Callable[..., Store], tower: str, kind: str, options: dict[str, Any]
+    start: Start, tower: str, kind: str, options: dict[str, Any]
 ) -> None:
     store = start(**options)
     mesh = store.mesh
@@ -359,8 +340,7 @@ def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
         tower = stack.enter_context(Tower(**ANY_PORTS, **keys.of("tower"))).tower
         errors = stack.enter_context(limited_store(tmp_path / "s", tower, *told, ready=ready))
         producer = stack.enter_context(Producer("t", tower=tower, **keys.of("client")))
-        producer.publish(b"before")
-        producer.flush(PATIENCE_S)
+        flushed(producer, [b"before"])
         [(_, endpoint)] = producer.mesh.peers.table.addresses()
         place = json.loads(ready[0])["flight"][1] if of == "flight" else endpoint
         strangers = stack.enter_context(contextlib.ExitStack())
@@ -372,8 +352,7 @@ def test_strangers_that_take_all_open_files_end_no_store_and_no_connection(
         while b"(Too many open files); the known keys stay valid" not in said:
             said = errors.next() or b""
         (keys.allowed / "tower.key").touch()
-        producer.publish(b"meanwhile")
-        producer.flush(PATIENCE_S)
+        flushed(producer, [b"meanwhile"])
         assert producer.mesh.peers.renewal_count == 0
         strangers.close()
         Consumer(tower=tower, **keys.of("client")).close()
@@ -408,7 +387,7 @@ def test_a_process_of_ours_raises_its_soft_limit_at_once() -> None:
 
 @pytest.mark.parametrize(("acks", "per_peer"), [(1, 2), (2, 5)])
 def test_a_peer_takes_a_fixed_number_of_descriptors(
-    tower: str, raw: Callable[..., RawPeer], acks: int, per_peer: int
+    tower: str, raw: Raw, acks: int, per_peer: int
 ) -> None:
     # In a process of its own, where no other end of a connection is.
     code = (

@@ -1,7 +1,5 @@
 """The consumer: which records, in which order, from where on."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable
@@ -14,11 +12,9 @@ from dafka_core import ClosedError, Consumer, Producer, Record
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes.consumer import TURN_RECORDS
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Consume, Produce
 from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S
-
-Produce = Callable[..., Producer]
-Consume = Callable[..., Consumer]
 
 
 def take(consumer: Consumer, count: int) -> list[Record]:

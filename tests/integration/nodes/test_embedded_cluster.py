@@ -1,7 +1,5 @@
 """The embedded cluster: as large as a test wants it, and gone with the test."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,17 +1,16 @@
 """Nodes killed, gone, late and come back: nothing acknowledged is lost, nothing comes twice."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
 
 import pytest
 
-from dafka_core import Consumer, DataLossError, EmbeddedCluster, Producer, Record, Store
+from dafka_core import Consumer, DataLossError, EmbeddedCluster, Record, Store
 from dafka_core.errors import StoreUnreachableError
 from dafka_core.model.records import TopicPartition, Transaction, TransactionState
 from dafka_core.protocol import timing
+from tests.integration.nodes.conftest import Consume, Produce
 from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import (
@@ -26,8 +25,6 @@ from tests.integration.nodes.staging import (
     stage,
     state_of,
 )
-
-Produce = Callable[..., Producer]
 
 
 def test_a_store_killed_before_the_commit_continues_the_attempt(cluster: EmbeddedCluster) -> None:
@@ -54,9 +51,6 @@ def test_a_store_killed_before_the_commit_continues_the_attempt(cluster: Embedde
     with client_in(cluster) as client:
         commit(client, transaction)  # its answer was lost with the store
         assert read(client, 4000) == values(4000)
-
-
-Consume = Callable[..., Consumer]
 
 
 @pytest.fixture

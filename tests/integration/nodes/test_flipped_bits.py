@@ -6,20 +6,21 @@ store cannot list its partitions, so it ends, as it would refuse to start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core import Consumer, Reader, Store
 from dafka_core.errors import DafkaError, StoreError
-from dafka_core.flight.requests import Offsets, OffsetsRequest
+from dafka_core.flight.requests import OffsetsRequest
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import store_backup
 from dafka_core.storage.log_check import Damage
 from dafka_core.storage.snapshot import PartitionStatistics
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Consume, Produce
 from tests.integration.nodes.content import flushed, polled, stored
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.nodes.staging import client_of, read
@@ -27,8 +28,6 @@ from tests.integration.nodes.staging import client_of, read
 BLOCKS = [b"large %d " % number * 100 for number in range(300)]  # records of several blocks
 GROUPED = [b"small %d " % number for number in range(3)]  # records that stay in the append area
 DIRECTORY_AT = -96  # where the directory of their group is, or a header, before the second of them
-
-Produce = Callable[..., Producer]
 
 
 def flip(store: Store, content: bytes, at: int = 0) -> None:
@@ -49,7 +48,7 @@ def found_damage(store: Store) -> list[Damage]:
 def damaged_count(store: Store) -> int:
     """Return the number that 'dafka status' and 'dafka doctor' show."""
     with client_of(store) as client:
-        return client.ask(Offsets, PATIENCE_S, OffsetsRequest(()))[0].damaged
+        return client.ask(PATIENCE_S, OffsetsRequest(()))[0].damaged
 
 
 def statistics(store: Store, tp: TopicPartition) -> PartitionStatistics | None:
@@ -106,7 +105,7 @@ def polled_all(consumer: Consumer, tp: TopicPartition, contents: list[bytes]) ->
 def test_damaged_records_are_replaced_by_those_of_other_stores(
     stores: ThreeStores,
     produce: Produce,
-    consume: Callable[..., Consumer],
+    consume: Consume,
     contents: list[bytes],
     at: int,
     caplog: pytest.LogCaptureFixture,
@@ -164,7 +163,7 @@ def test_flight_refuses_damaged_records_and_serves_others(
 
 
 def test_a_store_with_a_damaged_row_ends_and_the_others_answer(
-    stores: ThreeStores, produce: Produce, consume: Callable[..., Consumer], tower: str
+    stores: ThreeStores, produce: Produce, consume: Consume, tower: str
 ) -> None:
     """It was silent, and everything that waits for the answers of all stores failed."""
     tp = published(produce, GROUPED)

@@ -1,7 +1,5 @@
 """Forked children: what they inherit refuses to work, and is left to the parent."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -26,7 +24,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def started(tower: str, directory: Path, which: str) -> subprocess.Popen[str]:
-    """The program, with pipes."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.integration.nodes.forks", tower, str(directory), which],
         stdin=subprocess.PIPE,

@@ -1,7 +1,5 @@
 """Ctrl-C at every moment of a call: it is Ctrl-C that is raised, and no lock stays behind."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import signal
@@ -35,6 +33,7 @@ from dafka_core.nodes.consumer import RecordQueue
 from dafka_core.nodes.node import InterruptibleCondition, NodeThread
 from dafka_core.protocol.consumer_role import ReaderRole
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Produce
 from tests.integration.nodes.content import stored
 from tests.integration.nodes.peers import ANY_PORTS
 
@@ -126,7 +125,7 @@ def test_publish(producer: Producer, publish: Callable[[Producer, bytes], int]) 
 
 
 def test_an_interrupted_call_publishes_all_of_its_records_or_none(
-    store: Store, produce: Callable[..., Producer]
+    store: Store, produce: Produce
 ) -> None:
     producer, moment = produce("t"), 0
     while interrupted_at(moment, lambda: producer.publish_many([b"x"] * 3)):
@@ -138,7 +137,7 @@ def test_an_interrupted_call_publishes_all_of_its_records_or_none(
 
 @pytest.mark.parametrize("publish", [Producer.publish, lambda to, value: to.publish_many([value])])
 def test_a_handler_closes_the_producer_that_it_has_interrupted(
-    store: Store, produce: Callable[..., Producer], publish: Callable[[Producer, bytes], int]
+    store: Store, produce: Produce, publish: Callable[[Producer, bytes], int]
 ) -> None:
     """The interrupted call holds the lock, or is about to take it."""
     producer = produce("t")
@@ -222,28 +221,23 @@ def interrupted_after(wait: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def test_no_interrupted_question_is_repeated_for_ever(
-    lone_tower: Tower, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda reader: reader.partitions(["t"], timeout_s=PATIENCE_S),
+        lambda reader: next(reader.read(TopicPartition("t", "P"), 0, 1, timeout_s=PATIENCE_S)),
+    ],
+)
+def test_no_interrupted_question_or_read_is_continued(
+    lone_tower: Tower, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Reader], object]
 ) -> None:
     with Reader(tower=lone_tower.tower) as reader:
         with monkeypatch.context() as patch:
             patch.setattr(reader.mesh, "wait_until", interrupted_after(reader.mesh.wait_until))
             with pytest.raises(Interrupted):
-                reader.partitions(["t"], timeout_s=PATIENCE_S)
+                ask(reader)
         reader.mesh.call(lambda now: None)
-        assert reader.role.directory._questions == {}
-
-
-def test_no_interrupted_read_is_continued(
-    lone_tower: Tower, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Reader(tower=lone_tower.tower) as reader:
-        with monkeypatch.context() as patch:
-            patch.setattr(reader.mesh, "wait_until", interrupted_after(reader.mesh.wait_until))
-            with pytest.raises(Interrupted):
-                next(reader.read(TopicPartition("t", "P"), 0, 1, timeout_s=PATIENCE_S))
-        reader.mesh.call(lambda now: None)
-        assert reader._queues == {}
+        assert (reader.role.directory._questions, reader._queues) == ({}, {})
 
 
 def test_waiting_for_a_thread() -> None:

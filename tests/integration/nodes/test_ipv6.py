@@ -1,7 +1,5 @@
 """Nodes, Flight, the gateway, the console and metrics at ``[::1]``."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 from itertools import islice
@@ -44,7 +42,6 @@ def store(tower: str, tmp_path: Path) -> Iterator[Store]:
 
 
 def get(url: str) -> int:
-    """Returns the status of an answer."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=PATIENCE_S)
     try:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from dafka_core import (
     Consumer,
     NotAcknowledgedError,
-    Producer,
     RecordTooLargeError,
     Store,
     StoreError,
@@ -25,8 +25,6 @@ from dafka_core import (
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.config.topic_rules import parse_rules
 from dafka_core.errors import DiskFullError, InvalidRequestError
-from dafka_core.flight.store_client import StoreClient
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.nodes import maintenance
 from dafka_core.nodes.maintenance import UsageScan, usage_at_start
@@ -38,13 +36,15 @@ from dafka_core.storage import Log
 from dafka_core.storage.tables import Tables
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import run
-from tests.integration.nodes.content import values
+from tests.integration.nodes.conftest import Consume, Produce, Start
+from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S
+from tests.integration.nodes.staging import client_of
 from tests.integration.storage.limits import limited
 
 
 def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_has(
-    tower: str, store: Store, produce: Callable[..., Producer]
+    tower: str, store: Store, produce: Produce
 ) -> None:
     producer = produce("t")
     tp = TopicPartition("t", producer.address)
@@ -52,8 +52,7 @@ def test_a_full_disk_refuses_records_until_it_has_room_and_serves_those_that_it_
     # Random bytes: no compression makes them smaller.
     published = [b"%08d" % number + os.urandom(2_000) for number in range(6_000)]
     other = RecordBatch.of(TopicPartition("u", "P"), 0, [b"x"])
-    producer.publish_many(published[:500])
-    producer.flush(PATIENCE_S)
+    flushed(producer, published[:500])
     with limited(resource.RLIMIT_FSIZE, 4 << 20):
         for first in range(500, len(published) - 100, 100):
             producer.publish_many(published[first : first + 100])
@@ -111,9 +110,7 @@ def test_a_write_without_room_waits_and_the_following_ones_are_refused(store: St
     assert queue.put(second).result(PATIENCE_S) == 8
 
 
-def test_a_store_ends_while_its_disk_is_full(
-    store: Store, produce: Callable[..., Producer]
-) -> None:
+def test_a_store_ends_while_its_disk_is_full(store: Store, produce: Produce) -> None:
     with limited(resource.RLIMIT_FSIZE, 4 << 20):
         producer = produce("t")
         producer.publish_many([os.urandom(2_000)] * 4_000)
@@ -126,7 +123,7 @@ def test_a_store_ends_while_its_disk_is_full(
 
 
 def test_a_disk_that_fails_ends_a_store_in_the_application(
-    store: Store, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+    store: Store, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(batches: object) -> None:
         raise StoreError(store.log.directory, "the disk fails")
@@ -142,11 +139,9 @@ def test_a_disk_that_fails_ends_a_store_in_the_application(
 
 A, B = "A" * 32, "B" * 32
 
-Open = Callable[..., Store]
-
 
 @pytest.fixture
-def start(start: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
+def start(start: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Starts stores that look at their logs often."""
     monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 0.1)
     monkeypatch.setattr(maintenance, "SCAN_SHARE", 0.5)
@@ -163,7 +158,7 @@ def refused(store: Store, limit: str) -> int:
     return store.role.limits.refused[limit]
 
 
-def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
+def test_a_store_that_is_started_again_knows_what_it_has(start: Start) -> None:
     first = start()
     put(first, "t", A)
     first.close()
@@ -176,7 +171,7 @@ def test_a_store_that_is_started_again_knows_what_it_has(start: Open) -> None:
 
 
 def test_an_owner_at_its_limit_waits_until_retention_makes_room(
-    start: Open, produce: Callable[..., Producer]
+    start: Start, produce: Produce
 ) -> None:
     store = start(max_key_bytes=20_000_000)
     full, other = produce("t", address=A), produce("t", address=B)
@@ -184,8 +179,7 @@ def test_an_owner_at_its_limit_waits_until_retention_makes_room(
     for first in range(0, 5_000, 10):
         full.publish_many(sent[first : first + 10])
     wait_until(lambda: refused(store, "max_key_bytes") > 0)
-    other.publish_many(values(100))
-    other.flush(PATIENCE_S)
+    flushed(other, values(100))
     with pytest.raises(NotAcknowledgedError):
         full.flush(0.5)
     held_bytes = store.log.statistics(TopicPartition("t", A))
@@ -199,12 +193,12 @@ def test_an_owner_at_its_limit_waits_until_retention_makes_room(
     assert store.log.end(TopicPartition("t", A)) == 5_000
 
 
-def test_over_flight_the_limit_is_named(start: Open) -> None:
+def test_over_flight_the_limit_is_named(start: Start) -> None:
     store = start(max_partitions_per_topic=1)
     put(store, "t", A)
     tp = TopicPartition("t", B)
     batch = RecordBatch.of(tp, 0, [b"x"])
-    with StoreClient(StoreLocation(store.address, store.locations)) as client:
+    with client_of(store) as client:
 
         def put_over_flight() -> None:
             with client.put(tp, 0, timeout_s=PATIENCE_S) as stream:
@@ -233,7 +227,10 @@ def test_a_scan_counts_the_contents_of_the_log(tmp_path: Path) -> None:
         limits.add(tps[0])
         found: list[Usage] = []
         look = scan_of(log, limits, found)
-        assert [len(list(look.steps())) for _ in range(2)] == [5, 0]
+        pauses = [Mock(), Mock()]
+        for pause in pauses:
+            look.run(pause)
+        assert [pause.call_count for pause in pauses] == [5, 0]
         (held,) = found
         assert (held.topics, held.owners) == ({"t": 2, "u": 2}, {A: 2, B: 2})
         assert held.seen == {tps[0]}
@@ -256,12 +253,12 @@ def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptur
         found: list[Usage] = []
         limits = StoreLimits({"max_key_bytes": 1_500_000})
         look = scan_of(log, limits, found)
-        list(look.steps())
+        look.run(lambda: None)
         log.append([RecordBatch.of(tp, 1, [b"x" * 1_000_000]) for tp in (bad, good)])
         log._env.write(damage)
         for offset in range(2):
             look._due = 0.0
-            list(look.steps())
+            look.run(lambda: None)
             log.append([RecordBatch.of(other, offset, [b"x"])])
     owners = [[held.size_bytes[each] // 1_000_000 for each in (A, B)] for held in found]
     assert owners == [[1, 1], [2, 1], [2, 1]]
@@ -272,9 +269,6 @@ def test_a_damaged_block_lifts_no_limit(tmp_path: Path, caplog: pytest.LogCaptur
 SMALL_BYTES = 4_096
 LARGE = bytes(LEAST_BYTES + 1)
 """Above what every node takes whatever its options."""
-
-Produce = Callable[..., Producer]
-Consume = Callable[..., Consumer]
 
 
 def taken(consumer: Consumer, count: int) -> list[bytes | int | None]:
@@ -299,8 +293,7 @@ def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_o
     producer = produce("t", wire=wire)
     wait_until(lambda: producer.mesh.limits._smallest_bytes == LEAST_BYTES)
     producer.publish_many([b"0", LARGE, b"2"])
-    producer.publish(b"3")
-    producer.flush(PATIENCE_S)
+    flushed(producer, [b"3"])
     assert taken(large, 4) == [b"0", LARGE, b"2", b"3"]
     assert taken(small, 4) == [b"0", len(LARGE), b"2", b"3"]
     tp = TopicPartition("t", producer.address)
@@ -310,7 +303,7 @@ def test_a_large_live_record_reaches_nodes_that_accept_it_and_errors_reach_the_o
 
 
 def test_a_producer_refuses_a_record_that_a_store_would_not_take(
-    start: Open, produce: Produce, store: Store
+    start: Start, produce: Produce, store: Store
 ) -> None:
     small = start("small", max_record_bytes=SMALL_BYTES)
     producer = produce("t")

@@ -1,15 +1,13 @@
 """A store archives what its rules have it give up: in whole days, or as much as makes a file."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dafka_core import Producer, Store
+from dafka_core import Store
 from dafka_core.archive.manifest import ArchiveError
 from dafka_core.errors import ClosedError
 from dafka_core.model.epochs import Epoch, EpochId
@@ -29,6 +27,7 @@ from tests.integration.archive.records import (
     offsets_in_files,
     offsets_in_manifest,
 )
+from tests.integration.nodes.conftest import Produce
 
 
 @pytest.fixture
@@ -206,11 +205,7 @@ def test_an_invalid_directory_is_refused(log: Log, tmp_path: Path) -> None:
 
 
 def test_a_store_archives_by_itself(
-    tower: str,
-    produce: Callable[..., Producer],
-    tmp_path: Path,
-    archive: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tower: str, produce: Produce, tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ARCHIVED_BYTES", 1)
     monkeypatch.setattr(maintenance, "RETENTION_INTERVAL_S", 0.05)

@@ -69,7 +69,7 @@ def retaining(
     log: Log, retention: Retention, deletions: Any = None, clocks_us: Any = dict
 ) -> RetentionThread:
     """Return the thread of a log without deletions, limits and other stores."""
-    nothing: Any = SimpleNamespace(apply=lambda: None, steps=tuple)
+    nothing: Any = SimpleNamespace(apply=lambda: None, run=lambda pause: None)
     return RetentionThread(log, retention, deletions or nothing, nothing, clocks_us)
 
 
@@ -280,7 +280,7 @@ def test_where_a_report_is_damaged_everything_counts_as_unread(log: Log, tmp_pat
         retention = Retention(opened, parse_rules("*=1s"), until_read=until_read, readers=queries)
         for _ in range(2):
             with pytest.raises(StoreError, match="block at offset 0 cannot be read"):
-                list(retention.steps())
+                retention.run(lambda: None)
             assert queries.unread(A) == Unread(0, partition_of("q").partition)
         left = {info.topic: info.end - info.earliest for info in opened.partitions()}
         assert (left["flights"], left["other"]) == (9, 0)

@@ -1,7 +1,5 @@
 """Behaviour that all nodes share: finding towers and each other, and checking options."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -260,7 +258,6 @@ FAST: dict[str, Any] = {"beacon_interval_ms": 50}
 
 
 def peers_of(node: Producer | Consumer | Store | Reader) -> set[str]:
-    """The addresses of the nodes that a node connects to."""
     return {peer for peer, _ in node.mesh.peers.table.addresses()}
 
 

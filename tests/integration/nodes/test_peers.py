@@ -1,7 +1,5 @@
 """Connections to peers: how large what comes may be, and what happens when it is larger."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import socket
@@ -12,15 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from dafka_core import (
-    Consumer,
-    NoStoreError,
-    NotAcknowledgedError,
-    Producer,
-    Reader,
-    Store,
-    Tower,
-)
+from dafka_core import NoStoreError, NotAcknowledgedError, Reader, Store, Tower
 from dafka_core.config.node_options import LAYOUTS
 from dafka_core.model.records import TopicPartition
 from dafka_core.nodes import addresses, mesh, peers, sockets
@@ -31,7 +21,9 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.limits import MAX_REPLY_BYTES, max_frame_bytes
 from dafka_core.protocol.messages import DirectRecord, Fetch, Head, RecordMessage
 from dafka_core.testing import wait_until
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
+from tests.integration.nodes.conftest import Consume, Produce, Raw
+from tests.integration.nodes.content import flushed, values
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S
 
 SMALL_BYTES = 4_096
 LARGE_BYTES = MAX_REPLY_BYTES + 100_000
@@ -40,48 +32,37 @@ LARGE_BYTES = MAX_REPLY_BYTES + 100_000
 
 @pytest.mark.parametrize("wire", LAYOUTS)
 def test_records_reach_a_node_that_takes_smaller_messages_than_others_pack(
-    produce: Callable[..., Producer], consume: Callable[..., Consumer], store: Store, wire: str
+    produce: Produce, consume: Consume, store: Store, wire: str
 ) -> None:
     # 64 KiB of the smallest records, each of which has its length beside it.
     consumer = consume("t", max_record_bytes=SMALL_BYTES, wire=wire)
-    producer = produce("t", wire=wire)
-    producer.publish_many([b"%d" % number for number in range(20_000)])
-    producer.flush(PATIENCE_S)
+    producer = flushed(produce("t", wire=wire), values(20_000))
+    records = iter(consumer)
     for start in ("live", "fetched"):
-        for number in range(20_000):
-            record = consumer.poll(PATIENCE_S)
-            assert record is not None
-            assert record.value == b"%d" % number
+        assert [next(records).value for _ in range(20_000)] == values(20_000)
         if start == "live":
             consumer.seek(TopicPartition("t", producer.address), 0)
 
 
 @pytest.mark.parametrize("wire", LAYOUTS)
 def test_a_record_of_exactly_the_limit_passes_in_each_form(
-    produce: Callable[..., Producer], consume: Callable[..., Consumer], store: Store, wire: str
+    produce: Produce, consume: Consume, store: Store, wire: str
 ) -> None:
     limit: dict[str, Any] = {"max_record_bytes": LARGE_BYTES}
     consumer = consume("t", **limit)
     producer = produce("t", wire=wire, **limit)
     for form in ("live", "fetched"):
         if form == "live":
-            producer.publish(bytes(LARGE_BYTES))
-            producer.flush(PATIENCE_S)
+            flushed(producer, [bytes(LARGE_BYTES)])
         else:
             consumer.seek(TopicPartition("t", producer.address), 0)
-        record = consumer.poll(PATIENCE_S)
-        assert record is not None
-        assert len(record.value or b"") == LARGE_BYTES
+        assert next(iter(consumer)).value == bytes(LARGE_BYTES)
     assert not consumer.mesh.peers.renewal_count
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_connection_ended_by_an_oversized_message_is_renewed_and_logged(
-    raw: Callable[..., RawPeer],
-    produce: Callable[..., Producer],
-    consume: Callable[..., Consumer],
-    caplog: pytest.LogCaptureFixture,
-    apart: bool,
+    raw: Raw, produce: Produce, consume: Consume, caplog: pytest.LogCaptureFixture, apart: bool
 ) -> None:
     # A C node, which knows no limit, sends records larger than the node takes.
     peer = raw(subscription(Fetch))
@@ -114,10 +95,7 @@ def test_a_connection_ended_by_an_oversized_message_is_renewed_and_logged(
 
 
 def test_the_end_of_a_new_peer_is_not_logged_as_a_failed_connection(
-    raw: Callable[..., RawPeer],
-    consume: Callable[..., Consumer],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    raw: Raw, consume: Consume, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last beacons are still fresh when its connection should have lasted."""
     monkeypatch.setattr(peers, "UNREACHED_S", 1.0)
@@ -152,10 +130,7 @@ def test_a_node_is_not_deaf_after_peers_went_that_it_was_connecting_to() -> None
 
 
 def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
-    raw: Callable[..., RawPeer],
-    produce: Callable[..., Producer],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    raw: Raw, produce: Produce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = raw(subscription(Fetch))
     own = produce("own", acks=2, beacon_interval_ms=100, max_record_bytes=SMALL_BYTES)
@@ -179,10 +154,7 @@ def test_without_an_open_file_a_connection_is_renewed_later_and_logged(
 
 
 def test_without_an_open_file_a_new_peer_is_connected_to_later(
-    raw: Callable[..., RawPeer],
-    produce: Callable[..., Producer],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    raw: Raw, produce: Produce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mesh = produce("own", acks=2, beacon_interval_ms=100).mesh
 
@@ -199,7 +171,7 @@ def test_without_an_open_file_a_new_peer_is_connected_to_later(
 
 
 def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
-    raw: Callable[..., RawPeer], consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+    raw: Raw, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mesh = consume("t").mesh
     refused: set[str] = set()
@@ -215,9 +187,7 @@ def test_a_node_whose_address_belongs_to_another_key_is_not_connected_to(
     assert len(mesh.peers.table) == 0
 
 
-def test_events_of_an_ended_connection_do_not_concern_the_next_one(
-    consume: Callable[..., Consumer],
-) -> None:
+def test_events_of_an_ended_connection_do_not_concern_the_next_one(consume: Consume) -> None:
     mesh, endpoint = consume("t").mesh, "tcp://localhost:1"
 
     def receive(now: float) -> bool:
@@ -234,7 +204,7 @@ def test_events_of_an_ended_connection_do_not_concern_the_next_one(
 
 
 def test_a_node_is_never_connected_to_itself(
-    raw: Callable[..., RawPeer], produce: Callable[..., Producer], caplog: pytest.LogCaptureFixture
+    raw: Raw, produce: Produce, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As two containers on different machines, which have one address and one port."""
     producer, peer = produce("t"), raw()
@@ -255,7 +225,7 @@ def test_a_node_is_never_connected_to_itself(
 
 
 def test_a_message_of_too_many_frames_from_a_peer_with_a_name_is_skipped(
-    raw: Callable[..., RawPeer], consume: Callable[..., Consumer]
+    raw: Raw, consume: Consume
 ) -> None:
     """Its connection is attempted by the other family while the rest is skipped."""
     consumer, peer = consume("t"), raw(host="localhost")
@@ -265,12 +235,10 @@ def test_a_message_of_too_many_frames_from_a_peer_with_a_name_is_skipped(
     peer.send_frames([b"Mt", *[b""] * 300_000])
     peer.wait_until_subscribed(prefix)
     peer.send(RecordMessage("t", peer.address, 0, b"next"))
-    record = consumer.poll(PATIENCE_S)
-    assert record is not None
-    assert record.value == b"next"
+    assert next(iter(consumer)).value == b"next"
 
 
-def test_no_quota_counts_what_a_node_leaves_unread(produce: Callable[..., Producer]) -> None:
+def test_no_quota_counts_what_a_node_leaves_unread(produce: Produce) -> None:
     mesh = produce("t").mesh
     assert not mesh.quotas.is_paused
     for receiving in (False, True):
@@ -291,8 +259,8 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 def test_a_peer_that_does_not_connect_is_logged(
-    raw: Callable[..., RawPeer],
-    consume: Callable[..., Consumer],
+    raw: Raw,
+    consume: Consume,
     said: Callable[[], list[str]],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

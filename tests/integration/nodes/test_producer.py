@@ -1,14 +1,11 @@
 """The producer, with a store of ours or with bare sockets that pretend to be one."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,7 +16,6 @@ import pytest
 from dafka_core import (
     BackPressureError,
     ClosedError,
-    Consumer,
     NoStoreError,
     NotAcknowledgedError,
     Producer,
@@ -34,12 +30,10 @@ from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, Head
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
-from tests.integration.nodes.content import has_acknowledged, has_published, stored, values
-from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer, new_address
+from tests.integration.nodes.conftest import Consume, Produce, Raw, Start
+from tests.integration.nodes.content import flushed, has_acknowledged, has_published, stored, values
+from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, new_address
 from tests.integration.nodes.staging import client_in
-
-Produce = Callable[..., Producer]
-Raw = Callable[..., RawPeer]
 
 
 def test_offsets_count_up_and_flushed_records_are_on_disk(store: Store, produce: Produce) -> None:
@@ -256,7 +250,6 @@ LOST = f"{COUNT} records are not acknowledged after"
 
 
 def ended(tower: str, how: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """A program that has ended so."""
     return subprocess.run(
         [sys.executable, "-m", "tests.integration.nodes.endings", tower, how, str(timeout_s)],
         capture_output=True,
@@ -319,49 +312,32 @@ def test_whatever_else_happens_at_the_end_still_does(tower: str) -> None:
 
 
 def test_lives_that_begin_by_a_clock_decades_ahead_are_valid(
-    store: Store,
-    produce: Produce,
-    consume: Callable[..., Consumer],
-    tower: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, start: Start, produce: Produce, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise peers drop all records of them, also after the clock was set."""
     consumer, tp = consume("t"), TopicPartition("t", new_address())
     with monkeypatch.context() as clock:
         clock.setattr("time.time", lambda: 4e9)  # in the year 2096
         producer = produce("t", address=new_address())
-        other = Store(tmp_path / "other", tower=tower)
-    with other:
-        producer.publish(b"of a producer")
-        producer.flush(PATIENCE_S)
-        other.append_queue.append(tp, [b"of a client"], timeout_s=PATIENCE_S)
-        found = [consumer.poll(PATIENCE_S) for _ in range(2)]
-        assert {each.value for each in found if each} == {b"of a producer", b"of a client"}
-        wait_until(lambda: store.log.end(tp) == 1)
-        assert produce("t", address=producer.address).next_offset == 1
+        other = start("other")
+    flushed(producer, [b"of a producer"])
+    other.append_queue.append(tp, [b"of a client"], timeout_s=PATIENCE_S)
+    found = [consumer.poll(PATIENCE_S) for _ in range(2)]
+    assert {each.value for each in found if each} == {b"of a producer", b"of a client"}
+    wait_until(lambda: store.log.end(tp) == 1)
+    assert produce("t", address=producer.address).next_offset == 1
 
 
 def test_of_two_producers_with_one_address_the_newer_continues(
     store: Store, produce: Produce
 ) -> None:
     """As when a job is started again while it still runs."""
-    older = produce("t")
-    older.publish(b"a")
-    older.flush(PATIENCE_S)
-    newer = produce("t", address=older.address)
-    newer.publish(b"c")
-    newer.flush(PATIENCE_S)
-
-    def go_on() -> None:
-        older.publish(b"b")
-        older.flush(PATIENCE_S)
-
+    older = flushed(produce("t"), [b"a"])
+    newer = flushed(produce("t", address=older.address), [b"c"])
     with pytest.raises(ProducerFencedError) as fenced:
-        go_on()
+        flushed(older, [b"b"])
     assert fenced.value.partition == older.address
-    newer.publish(b"d")
-    newer.flush(PATIENCE_S)
+    flushed(newer, [b"d"])
     assert stored(store, "t", newer.address) == [b"a", b"c", b"d"]
 
 

@@ -1,9 +1,7 @@
 """The reader: what stores hold, and any part of it."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -18,7 +16,6 @@ from dafka_core import (
     NoStoreError,
     PartitionInfo,
     Producer,
-    Reader,
     RecordBatch,
     Store,
 )
@@ -26,12 +23,11 @@ from dafka_core.errors import HistoryChangedError
 from dafka_core.model.epochs import NO_LIFE, Epoch
 from dafka_core.model.records import TopicPartition
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Read
 from tests.integration.nodes.content import values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
 
 COUNT = 30_000
-
-Read = Callable[..., Reader]
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 ``mallory`` has a key of the cluster: it may produce to topics ``own.*`` and consume these.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +20,8 @@ from dafka_core.protocol.beacons import NodeBeacon, encode_node_beacon, endpoint
 from dafka_core.protocol.codec import subscription
 from dafka_core.system.files import replace_file
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Consume, Produce
+from tests.integration.nodes.content import flushed
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
@@ -35,10 +35,10 @@ def keys(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def mallory(keys: Keys, tower: str, open_nodes: ExitStack) -> RawPeer:
-    return open_nodes.enter_context(raw(keys, tower, "mallory"))
+    return open_nodes.enter_context(peer_of(keys, tower, "mallory"))
 
 
-def raw(keys: Keys, tower: str, name: str, address: str = "") -> RawPeer:
+def peer_of(keys: Keys, tower: str, name: str, address: str = "") -> RawPeer:
     tower_key = keys.pair("tower").public
     return RawPeer(tower, b"", key=keys.pair(name), tower_key=tower_key, address=address)
 
@@ -61,28 +61,19 @@ def forbidden(node: Any) -> int:
     return int(mesh.traffic.refused["forbidden"])
 
 
-def published(producer: Producer, *values: bytes) -> None:
-    for value in values:
-        producer.publish(value)
-    producer.flush(PATIENCE_S)
-
-
 def test_a_key_is_for_its_topics_and_its_roles(
-    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
+    keys: Keys, tower: str, store: Store, consume: Consume, produce: Produce
 ) -> None:
-    reader = open_nodes.enter_context(Consumer(**lying(keys, tower, "consume")))
-    for topic in ("own.x", "t"):
-        reader.subscribe(topic)
+    reader = consume("own.x", "t", **lying(keys, tower, "consume"))
     for name, topic in (("client", "t"), ("mallory", "own.x")):
         with Producer(topic, **options(keys, tower, name)) as producer:
-            published(producer, topic.encode())
+            flushed(producer, [topic.encode()])
     assert next(iter(reader)).value == b"own.x"
     for name, known in (("mallory", {"own.x"}), ("client", {"own.x", "t"})):
         with Reader(**options(keys, tower, name)) as asking:
             found = asking.partitions(timeout_s=PATIENCE_S)
             assert {each.topic for each in found} == known
-    refused = Producer("t", **lying(keys, tower, "produce") | {"close_timeout_s": 0.1})
-    open_nodes.push(lambda *error: refused.__exit__(GeneratorExit, GeneratorExit(), None))
+    refused = produce("t", **lying(keys, tower, "produce") | {"close_timeout_s": 0.1})
     before = forbidden(store)
     refused.publish(b"not its topic")
     wait_until(lambda: forbidden(store) > before)
@@ -91,14 +82,13 @@ def test_a_key_is_for_its_topics_and_its_roles(
 
 
 def test_a_forbidden_topic_is_an_error_by_the_own_directory(
-    keys: Keys, tower: str, open_nodes: ExitStack
+    keys: Keys, tower: str, consume: Consume
 ) -> None:
     with pytest.raises(NotAllowedError, match=r"mallory may produce 'own\.\*'.* produce to 't'"):
         Producer("t", **options(keys, tower, "mallory"))
     with pytest.raises(ConfigError, match="is not an address of key mallory, as these begin"):
         Producer("own.x", address="F" * 32, **options(keys, tower, "mallory"))
-    consumer = open_nodes.enter_context(Consumer(**options(keys, tower, "mallory")))
-    consumer.subscribe("own.x")
+    consumer = consume("own.x", **options(keys, tower, "mallory"))
     with pytest.raises(NotAllowedError, match="and not consume 't'"):
         consumer.subscribe("t")
     assert consumer.subscription == ["own.x"]
@@ -120,7 +110,7 @@ def test_refused_subscriptions_are_logged_once_with_the_key(
 def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
     keys: Keys, tower: str, store: Store, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_nodes.enter_context(raw(keys, tower, "mallory", address="F" * 32))
+    open_nodes.enter_context(peer_of(keys, tower, "mallory", address="F" * 32))
     told = f"node {'F' * 32} is not an address of key mallory, as these begin with "
     wait_until(lambda: told in caplog.text, "the tower to say it")
     assert "list it under 'addresses' in mallory.key" in caplog.text
@@ -137,12 +127,10 @@ def test_a_node_with_an_unknown_address_or_key_is_logged_with_the_remedy(
 
 
 def test_permissions_are_changed_at_run_time(
-    keys: Keys, tower: str, store: Store, open_nodes: ExitStack
+    keys: Keys, tower: str, store: Store, consume: Consume, produce: Produce
 ) -> None:
-    reader = open_nodes.enter_context(Consumer(**lying(keys, tower, "consume")))
-    reader.subscribe("t")
-    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
-    published(producer, b"0")
+    reader = consume("t", **lying(keys, tower, "consume"))
+    producer = flushed(produce("t", **options(keys, tower)), [b"0"])
     meshes = [store.mesh, producer.mesh]
     change(keys, 'consume = "own.*"', 'consume = "*"')
     records = iter(reader)
@@ -150,10 +138,9 @@ def test_permissions_are_changed_at_run_time(
     wait_until(lambda: not any(map(refuses_records, meshes)))
     change(keys, 'consume = "*"', 'consume = "own.*"')
     wait_until(lambda: all(map(refuses_records, meshes)), "its new subscriptions to be refused")
-    honest = open_nodes.enter_context(Consumer(**options(keys, tower)))
-    honest.subscribe("t")
+    honest = consume("t", **options(keys, tower))
     before = reader.mesh.traffic.records_received
-    published(producer, b"secret")
+    flushed(producer, [b"secret"])
     assert [next(iter(honest)).value for _ in range(2)] == [b"0", b"secret"]
     assert reader.mesh.traffic.records_received == before
 
@@ -170,7 +157,7 @@ def refuses_records(mesh: Mesh) -> bool:
 
 
 def test_addresses_from_before_there_were_keys_are_listed(
-    keys: Keys, tower: str, store: Store, tmp_path: Path, open_nodes: ExitStack
+    keys: Keys, tower: str, store: Store, tmp_path: Path
 ) -> None:
     old = "0123456789ABCDEF" * 2
     with pytest.raises(ConfigError, match=rf"{old}.*under 'addresses' in client\.key") as no:
@@ -178,10 +165,10 @@ def test_addresses_from_before_there_were_keys_are_listed(
     assert no.value.option == "address"
     keys.allow("heir", "produce", addresses=(old,))
     with Producer("t", address=old, **options(keys, tower, "heir")) as producer:
-        published(producer, b"0")
+        flushed(producer, [b"0"])
     # So is a store's address.
     (tmp_path / "kept").mkdir()
-    with Store(tmp_path / "kept", tower=_open_tower(open_nodes)) as before:
+    with Tower(**ANY_PORTS) as open_, Store(tmp_path / "kept", tower=open_.tower) as before:
         address = before.address
     with pytest.raises(ConfigError, match=rf"{address}.*under 'addresses' in store\.key"):
         Store(tmp_path / "kept", **options(keys, tower, "store"))
@@ -190,21 +177,15 @@ def test_addresses_from_before_there_were_keys_are_listed(
     assert new[:12] == store.address[:12]
 
 
-def _open_tower(open_nodes: ExitStack) -> str:
-    return open_nodes.enter_context(Tower(**ANY_PORTS)).tower
-
-
 def at(mallory: RawPeer, mesh: Any) -> list[bytes]:
     """Mallory's beacon with the place of another node."""
     return encode_node_beacon(NodeBeacon(mallory.address, mesh.beacon.host, mesh.beacon.port))
 
 
 def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
-    keys: Keys, tower: str, store: Store, mallory: RawPeer, open_nodes: ExitStack
+    keys: Keys, tower: str, store: Store, mallory: RawPeer, produce: Produce
 ) -> None:
-    producer = open_nodes.enter_context(Producer("t", **options(keys, tower)))
-    producer.publish(b"0")
-    producer.flush(PATIENCE_S)
+    producer = flushed(produce("t", **options(keys, tower)), [b"0"])
     mesh, place = producer.mesh, endpoint_of(store.mesh.beacon, "")
     peers = mesh.peers
 
@@ -216,16 +197,14 @@ def test_an_announcement_at_the_place_of_another_node_takes_no_connection(
     assert mesh.traffic.refused["beacon"] == 0  # the beacon itself is valid
     assert peers.table.node_at(place) == store.address
     assert peers.renewal_count == 0
-    producer.publish(b"1")
-    producer.flush(PATIENCE_S)
+    flushed(producer, [b"1"])
 
 
 def test_a_producer_is_never_connected_to_itself(
-    keys: Keys, tower: str, mallory: RawPeer, open_nodes: ExitStack
+    keys: Keys, tower: str, mallory: RawPeer, produce: Produce
 ) -> None:
     """It asks stores for its last record, and would take its own answer for a store's."""
-    producer = Producer("t", **options(keys, tower))
-    open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
+    producer = produce("t", **options(keys, tower))
     mesh = producer.mesh
     place = endpoint_of(mesh.beacon, "")
     announced = [mallory.address.encode(), place.encode()]

@@ -1,7 +1,5 @@
 """Nodes with keys: admission, refusal, and the messages about both."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -26,6 +24,8 @@ from dafka_core.protocol.messages import ConsumerHello, RecordMessage
 from dafka_core.protocol.record_limits import announcement
 from dafka_core.security.key_files import read_public, read_secret
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Produce, Start
+from tests.integration.nodes.content import flushed
 from tests.integration.nodes.locked import FAST, Keys
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
 
@@ -76,7 +76,7 @@ def test_a_node_without_a_key_receives_nothing_but_the_reason(tower: str, store:
 
 
 def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
-    keys: Keys, tower: str, store: Store, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
+    keys: Keys, tower: str, store: Store, produce: Produce, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys.make("late", "produce")
     late = joined(keys, "late", tower)
@@ -86,16 +86,13 @@ def test_a_key_is_let_in_when_it_is_allowed_and_shut_out_when_it_is_not(
     told = [each.getMessage() for each in caplog.records if own in each.getMessage()]
     assert any(f"refused a connection from 127.0.0.1 with key {own}" in each for each in told)
     shutil.copy(keys.away / "late.key", keys.allowed)
-    producer = Producer("t", **late | {"publish_timeout_s": 5, "close_timeout_s": 0.1})
-    open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
-    producer.publish(b"allowed")
-    producer.flush(PATIENCE_S)
-    keeper = open_nodes.enter_context(Producer("k", **joined(keys, "client", tower)))
+    producer = produce("t", **late | {"publish_timeout_s": 5, "close_timeout_s": 0.1})
+    flushed(producer, [b"allowed"])
+    keeper = produce("k", **joined(keys, "client", tower))
     (keys.allowed / "late.key").unlink()
     wait_until(lambda: not knows(store, producer))
     producer.publish(b"revoked")
-    keeper.publish(b"kept")
-    keeper.flush(PATIENCE_S)
+    flushed(keeper, [b"kept"])
     assert producer.acknowledged == 1
 
 
@@ -144,19 +141,16 @@ def test_a_tower_is_trusted_by_its_key_only(keys: Keys, open_nodes: ExitStack) -
 
 
 def test_a_node_that_others_do_not_allow_reads_nothing_of_them(
-    keys: Keys, tower: str, tmp_path: Path, open_nodes: ExitStack, caplog: pytest.LogCaptureFixture
+    keys: Keys, start: Start, tmp_path: Path, produce: Produce, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each node has a directory of its own."""
     strict = tmp_path / "strict"
     shutil.copytree(keys.allowed, strict)
     (strict / "client.key").unlink()
-    options = joined(keys, "store", tower) | {"allowed_keys": str(strict)}
-    store = open_nodes.enter_context(Store(tmp_path / "store", **options))
-    producer = Producer("t", **joined(keys, "client", tower))
-    open_nodes.push(lambda *error: producer.__exit__(GeneratorExit, GeneratorExit(), None))
+    store = start(**keys.of("store") | FAST | {"allowed_keys": str(strict)})
+    producer = produce("t", **keys.of("client"), **FAST)
     producer.publish(b"unheard")
-    friend = keys.of("store") | FAST | {"tower": tower}
-    other = open_nodes.enter_context(Store(tmp_path / "other", **friend))
+    other = start("other", **keys.of("store"), **FAST)
     wait_until(lambda: producer.acknowledged == 1)
     wait_until(lambda: knows(store, other))
     assert not knows(store, producer)

@@ -4,8 +4,6 @@ The times of connections are shorter here than nodes have them; what the kernel 
 the same.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -43,6 +41,7 @@ from dafka_core.protocol.limits import DIRECT_BATCH_BYTES, MAX_BATCH_COUNT
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.testing import wait_until
 from tests.integration.cli.processes import Dafka
+from tests.integration.nodes.conftest import Consume, Produce, Raw
 from tests.integration.nodes.connections import Connection, cable_pulled, connections, now
 from tests.integration.nodes.content import acknowledged_by, polled
 from tests.integration.nodes.peers import ANY_PORTS, PATIENCE_S, RawPeer
@@ -155,7 +154,6 @@ Found = tuple[str, Record]
 
 
 def records_of(frames: list[bytes]) -> list[Found]:
-    """Return the records of one message, each with its requestor."""
     message = decode(frames)
     if isinstance(message, m.RecordMessage | m.DirectRecord):
         return [(message.requestor, Record(*message.tp, message.sequence, message.value))]
@@ -226,7 +224,6 @@ def test_a_burst_ends_so_that_other_sockets_have_their_turn(
     def bursts(
         send: Callable[[zmq.Socket[bytes], OutgoingBatch], None], max_bytes: int = BURST_BYTES
     ) -> list[int]:
-        """Return the number of records of each burst."""
         send(near, OutgoingBatch(batch_of([600] * 25)))
         counts = []
         while far.poll(0):
@@ -289,7 +286,7 @@ def from_producer(producer: Producer) -> list[Connection]:
 
 @pytest.mark.usefixtures("_short_times")
 def test_a_stopped_consumer_is_cut_off_and_receives_everything_later(
-    tower: str, produce: Callable[..., Producer]
+    tower: str, produce: Produce
 ) -> None:
     producer = produce("t")
     # Eight megabytes; the high-water mark is far from them.
@@ -311,7 +308,7 @@ def test_a_stopped_consumer_is_cut_off_and_receives_everything_later(
 
 @pytest.mark.usefixtures("_short_times")
 def test_a_consumer_finds_out_that_it_was_cut_off_while_nothing_got_through(
-    produce: Callable[..., Producer], consume: Callable[..., Consumer]
+    produce: Produce, consume: Consume
 ) -> None:
     consumer, producer = consume("t"), produce("t")
     producer.publish(b"before")
@@ -367,9 +364,7 @@ def test_nodes_of_all_kinds_keep_an_eye_on_all_their_connections(tmp_path: Path)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_messages_have_the_layout_of_the_option(
-    produce: Callable[..., Producer], raw: Callable[..., RawPeer], layout: str
-) -> None:
+def test_messages_have_the_layout_of_the_option(produce: Produce, raw: Raw, layout: str) -> None:
     peer = raw(subscription(m.RecordMessage, "t"), subscription(m.Head, "t"))
     producer = produce("t", wire=layout, head_interval_ms=20)
 
@@ -400,7 +395,7 @@ def test_acknowledgements_of_two_stores_are_distinguished(
 
 
 def test_nodes_that_know_no_envelopes_get_them_as_values(
-    tower: str, store: Store, produce: Callable[..., Producer]
+    tower: str, store: Store, produce: Produce
 ) -> None:
     with RawPeer(tower, b"Mt") as consumer:
         producer = produce("t", wire="rfc46")
@@ -471,7 +466,7 @@ def test_endpoints_that_cannot_be(tower: str, open_nodes: ExitStack, acks: int) 
 
 
 def test_garbage_is_counted_and_nodes_continue(
-    tower: str, store: Store, consume: Callable[..., Consumer], raw: Callable[..., RawPeer]
+    tower: str, store: Store, consume: Consume, raw: Raw
 ) -> None:
     """Sent to the tower, and to a store and a consumer; the simulator has every kind of it."""
     consumer, hostile = consume("t"), raw()

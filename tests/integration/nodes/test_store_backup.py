@@ -1,11 +1,8 @@
 """Stores that are backed up while they run, and restored as stores of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import astuple
 
-from dafka_core import Consumer, Producer, Reader, Store
+from dafka_core import Reader, Store
 from dafka_core.errors import ConfigError, StoreError, StoreUnreachableError
 from dafka_core.flight import limits
 from dafka_core.flight.local_log import LocalLogs
@@ -28,13 +25,12 @@ from dafka_core.storage import Log, block_rewriter, linker
 from dafka_core.storage.backup import BACKUP_FILE, Backup
 from dafka_core.storage.log_check import CHANGED, DIFFERENT, Checked
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Consume, Produce
 from tests.integration.nodes.content import flushed
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.storage.damage import tamper, three_blocks
 from tests.integration.storage.linked import link
 from tests.integration.storage.processes import TP
-
-Produce = Callable[..., Producer]
 
 
 def verified(store: Path | str) -> Checked:
@@ -281,8 +277,6 @@ def test_links_that_are_saved_are_on_the_disk_before_the_old_ones_are_gone(
     assert synced == [True, False]  # the file, and then its name
     assert SavedLinks.read(path) == saved
 
-
-Consume = Callable[..., Consumer]
 
 SIZES: dict[str, Any] = {"max_records": 10_000, "max_bytes": 1 << 20}
 

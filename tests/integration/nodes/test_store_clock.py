@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dafka_core import Consumer, Producer, RecordBatch, Store
+from dafka_core import Consumer, RecordBatch, Store
+from dafka_core.model import timestamps
 from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import TopicPartition
 from dafka_core.model.timestamps import WallClock
@@ -22,8 +22,8 @@ from dafka_core.ops.checks import check_all
 from dafka_core.ops.findings import Severity
 from dafka_core.ops.gathering import gathered
 from dafka_core.ops.health import of_node
-from dafka_core.storage import log
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Produce, Start
 from tests.integration.nodes.content import flushed, values
 from tests.integration.nodes.peers import PATIENCE_S, new_address
 
@@ -49,11 +49,8 @@ class WrongClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WrongClock:
     clock = WrongClock()
-    monkeypatch.setattr(log, "machine_us", clock.now_us)
+    monkeypatch.setattr(timestamps, "machine_us", clock.now_us)
     return clock
-
-
-Start = Callable[..., Store]
 
 
 def retained(store: Store) -> None:
@@ -72,16 +69,12 @@ def put(store: Store, tp: TopicPartition, count: int = 1, times: Any = None) -> 
 
 
 def stamp_us(store: Store, tp: TopicPartition) -> int:
-    """The timestamp of the partition's last record."""
     end = store.log.end(tp)
     return store.log.times(tp, end - 1, end)[0][1]
 
 
 def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it(
-    start: Start,
-    produce: Callable[..., Producer],
-    clock: WrongClock,
-    caplog: pytest.LogCaptureFixture,
+    start: Start, produce: Produce, clock: WrongClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with start() as store:
         producer = flushed(produce("t"), values(100))
@@ -95,7 +88,7 @@ def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it
             put(store, TopicPartition("own", new_address()))
             (warned,) = (each for each in caplog.records if "clock" in each.message)
             assert warned.levelno == logging.WARNING
-            assert "is 48.0 h ahead of the newest time in the log: it is in d" in warned.message
+            assert "is 48.0 h ahead of its log's time: it is in d" in warned.message
             facts = gathered({}, uris=store.locations[-1:], timeout_s=PATIENCE_S)
             told = [*check_all(facts), *of_node(store)]
             doubts = [each for each in told if "is in doubt" in each.sentence]
@@ -110,7 +103,7 @@ def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_store_whose_clock_is_far_behind_replaces_no_timestamp(
-    start: Start, produce: Callable[..., Producer], clock: WrongClock, is_new: bool
+    start: Start, produce: Produce, clock: WrongClock, is_new: bool
 ) -> None:
     own, given, staged = (TopicPartition("t", new_address()) for _ in range(3))
     if not is_new:
@@ -153,11 +146,7 @@ def test_what_is_staged_is_not_discarded_by_a_clock_that_is_ahead(
 
 
 def test_a_new_store_whose_clock_is_ahead_of_another_ones_deletes_nothing(
-    start: Start,
-    tower: str,
-    tmp_path: Path,
-    produce: Callable[..., Producer],
-    monkeypatch: pytest.MonkeyPatch,
+    start: Start, tower: str, tmp_path: Path, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both doubt their clocks: neither knows which one is wrong."""
     producer = produce("t")
@@ -214,7 +203,7 @@ def times_at(store: Store, tp: TopicPartition, end: int) -> Times:
 
 
 def test_an_application_may_give_the_create_time(
-    start: Start, produce: Callable[..., Producer], tower: str
+    start: Start, produce: Produce, tower: str
 ) -> None:
     store, producer = start(), produce("t")
     tp = TopicPartition("t", producer.address)
@@ -241,7 +230,7 @@ def test_an_application_may_give_the_create_time(
 
 def test_a_clock_far_ahead_poisons_no_partition(
     start: Start,
-    produce: Callable[..., Producer],
+    produce: Produce,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

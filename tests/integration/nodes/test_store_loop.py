@@ -1,13 +1,11 @@
 """A store answers from its log what it is asked, publishes what is committed, serves no damage."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -34,6 +32,7 @@ from dafka_core.storage import Log
 from dafka_core.system.files import replace_file
 from dafka_core.testing import wait_until
 from tests.forked import ForkedCluster
+from tests.integration.nodes.conftest import Produce
 from tests.integration.nodes.content import flushed, stored, values
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer
 from tests.integration.storage.limits import break_heads
@@ -159,9 +158,6 @@ def test_an_unreadable_log_is_reported_while_idle(tmp_path: Path) -> None:
             assert "restart the store" in str(told.get(timeout=PATIENCE_S))
     with Log(tmp_path) as log:
         assert log.end(TP) == 10
-
-
-Produce = Callable[..., Producer]
 
 
 @pytest.fixture

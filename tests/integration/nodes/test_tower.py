@@ -1,7 +1,5 @@
 """A tower and bare sockets that are connected to it."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

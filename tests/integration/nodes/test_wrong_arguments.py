@@ -1,7 +1,5 @@
 """Names, offsets and other arguments: at their limits, odd, or wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -33,6 +31,7 @@ from dafka_core.protocol.messages import Ack, RecordMessage
 from dafka_core.storage import Log
 from dafka_core.storage.rows import PartitionRow
 from dafka_core.testing import wait_until
+from tests.integration.nodes.conftest import Consume, Produce, Raw, Read, Start
 from tests.integration.nodes.peers import PATIENCE_S, RawPeer, new_address
 
 TP = TopicPartition("t", "A" * 32)
@@ -137,10 +136,6 @@ def test_a_wait_may_be_for_ever(tower: str, forever_s: float) -> None:
                 producer.close()
 
 
-Produce = Callable[..., Producer]
-Consume = Callable[..., Consumer]
-Raw = Callable[..., RawPeer]
-
 LONGEST = "é" * (MAX_TOPIC_BYTES // 2) + "x"
 
 
@@ -161,7 +156,7 @@ def test_a_late_peer_receives_more_subscriptions_than_the_high_water_mark(
 
 
 def test_a_store_keeps_and_serves_the_last_record_there_can_be(
-    tower: str, tmp_path: Path, produce: Produce, consume: Consume, read: Callable[..., Reader]
+    tower: str, tmp_path: Path, produce: Produce, consume: Consume, read: Read
 ) -> None:
     tp = TopicPartition(LONGEST, new_address())
     first = MAX_SEQUENCE - 9
@@ -222,11 +217,7 @@ def odd(peer: RawPeer) -> list[TopicPartition]:
 
 
 def test_any_octets_are_kept_read_and_copied(
-    odd: list[TopicPartition],
-    read: Callable[..., Reader],
-    consume: Callable[..., Consumer],
-    store: Store,
-    start: Callable[..., Store],
+    odd: list[TopicPartition], read: Read, consume: Consume, store: Store, start: Start
 ) -> None:
     reader = read()
     assert {info.tp for info in reader.partitions(None, timeout_s=PATIENCE_S)} == set(odd)
@@ -255,9 +246,7 @@ def test_any_octets_are_kept_read_and_copied(
     assert all(is_held(start(name)) for name in ("store", "other"))
 
 
-def test_an_error_shows_a_partition_escaped(
-    peer: RawPeer, store: Store, read: Callable[..., Reader]
-) -> None:
+def test_an_error_shows_a_partition_escaped(peer: RawPeer, store: Store, read: Read) -> None:
     """Other than a node's own address, which beacons carry, a message may name any partition."""
     tp = TopicPartition("t\n\x1b", "P\udcff\n")
     send(peer, [tp])
@@ -269,7 +258,7 @@ def test_an_error_shows_a_partition_escaped(
 
 
 def test_our_producers_create_such_topics_only_with_an_option(
-    produce: Callable[..., Producer], store: Store
+    produce: Produce, store: Store
 ) -> None:
     for topic in ODD:
         if escape(topic) == r"a\x5cxff":  # all characters are printable
@@ -285,6 +274,6 @@ def test_our_producers_create_such_topics_only_with_an_option(
 
 
 @pytest.mark.parametrize("address", ["P\n", "P\x7f", "é", "\udcff", "\x1b"])
-def test_our_addresses_are_printable(produce: Callable[..., Producer], address: str) -> None:
+def test_our_addresses_are_printable(produce: Produce, address: str) -> None:
     with pytest.raises(ConfigError, match=r"option 'address' = .* must be printable ASCII"):
         produce("t", address=address)

@@ -1,7 +1,5 @@
 """One node of each kind in this process, with its metrics."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The numbers are right, are read when they are asked for, and nodes may go meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Declared, served and documented metrics are equal; the dashboard and the alerts use these."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics, health and readiness over HTTP, also for bad clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A slow, stuck or broken disk is visible from outside while the store runs."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

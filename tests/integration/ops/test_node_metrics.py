@@ -1,7 +1,5 @@
 """Metrics of the mesh's nodes, towers and gateways, in any state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ Flight location, trims after each append, and limits leases to 4 MiB, so that it
 bounded.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A log with random changes of each kind, and its contents for comparisons."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

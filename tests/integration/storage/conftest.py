@@ -1,7 +1,5 @@
 """A log with a clock that tests set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Where no container can be made, they run outside of one, and their behaviour is tested all the same.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A log of three blocks, and changes of its file without its knowledge."""
 
-from __future__ import annotations
-
 import mmap
 from pathlib import Path
 

@@ -5,8 +5,6 @@ small file system that another file fills; where none can be mounted, a limit on
 stands in.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

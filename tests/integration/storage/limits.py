@@ -1,7 +1,5 @@
 """Limits of this process, kept by the kernel, and logs filled up to one."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Logs with links, created without a store's thread."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

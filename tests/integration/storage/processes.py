@@ -1,7 +1,5 @@
 """Processes that append to a log, and checks of their records."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

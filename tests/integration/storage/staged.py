@@ -1,7 +1,5 @@
 """A clock for logs, entries of transactions, and everything that readers receive from a log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The append area: small batches cause few writes, and readers don't notice it."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Backups: whole or not there, of one moment, with what is new since an earlier one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import resource

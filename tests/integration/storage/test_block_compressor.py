@@ -1,7 +1,5 @@
 """Cold blocks are compressed, beside any other change of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Merging: fewer blocks and the same records, at every moment."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

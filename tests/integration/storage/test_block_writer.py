@@ -1,7 +1,5 @@
 """An append's blocks: as large as they may be, the last one extended while it is small."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

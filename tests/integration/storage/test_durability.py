@@ -1,7 +1,5 @@
 """Everything on disk survives a kill, and damage is found."""
 
-from __future__ import annotations
-
 import mmap
 import random
 import time

@@ -1,7 +1,5 @@
 """Entries: staged and committed as a whole, or refused; staged records; and rows on disk."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Damaged records are replaced, at the same offsets, and everything reads them again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Leases of a log's pages: their ends, what they protect, and what readers see."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Links are of records, wherever blocks begin and end, and each holds the one before it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

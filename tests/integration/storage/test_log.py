@@ -1,7 +1,5 @@
 """The log: appending, reading, times, trimming; on real LMDB."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A check finds every kind of damage, names it, and continues after it."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import signal

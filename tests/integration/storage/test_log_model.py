@@ -289,8 +289,7 @@ class LogSteps(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from(("2kB", "100kB", "1MB")))
     def retain(self, limit: str) -> None:
-        for _ in Retention(self.store, parse_rules(f"t={limit}")).steps():
-            pass
+        Retention(self.store, parse_rules(f"t={limit}")).run(lambda: None)
         for info in self.store.partitions():
             assert self.disk.earliest(info.tp) <= info.earliest <= self.disk.end(info.tp)
             self.disk.trim(info.tp, info.earliest)

@@ -1,7 +1,5 @@
 """The positions of blocks in a log's file."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Iterator

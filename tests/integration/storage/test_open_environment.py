@@ -1,7 +1,5 @@
 """Opening a directory: what is no store's is refused, and so is a second writer."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

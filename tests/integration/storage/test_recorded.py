@@ -5,8 +5,6 @@ trimmed, staged and committed ones, some set aside, notes and links, all written
 ``DIGEST`` is the digest of its content as read then.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tarfile
 from pathlib import Path

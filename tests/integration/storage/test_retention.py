@@ -41,7 +41,8 @@ def put(log: Log, tp: TopicPartition, count: int = 10, size_bytes: int = 1_000) 
 
 def once(retention: Retention) -> int:
     """Run one pass; return its number of steps."""
-    return sum(1 for _ in retention.steps())
+    retention.run(pause := Mock())
+    return pause.call_count
 
 
 def held(log: Log) -> dict[TopicPartition, tuple[int, int]]:
@@ -514,13 +515,8 @@ def large(store: Log) -> Log:
 
 def sizes(blocks: HeldBlocks, log: Log) -> tuple[dict[TopicPartition, int], int]:
     """Return the size of each partition, and the number of steps that found it."""
-    looking, steps = blocks.look_at(log.partitions(), {}), 0
-    while True:
-        try:
-            next(looking)
-        except StopIteration as end:
-            return {tp: sum(b.size_bytes for b in found) for tp, found in end.value.items()}, steps
-        steps += 1
+    found = blocks.look_at(log.partitions(), {}, pause := Mock())
+    return {tp: sum(b.size_bytes for b in held) for tp, held in found.items()}, pause.call_count
 
 
 def test_unchanged_partitions_are_not_examined_again(large: Log) -> None:
@@ -549,5 +545,6 @@ def test_many_bytes_are_examined_in_steps(large: Log, monkeypatch: pytest.Monkey
 
 def test_an_unknown_partition_has_no_blocks(large: Log) -> None:
     blocks = HeldBlocks(large)
-    assert list(blocks.look(OTHER)) == []
+    blocks.look(OTHER, pause := Mock())
+    assert not pause.called
     assert blocks.found([OTHER]) == {}

@@ -1,7 +1,5 @@
 """Records replaced by another history leave their partition, and stay on disk."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace

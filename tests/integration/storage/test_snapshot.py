@@ -1,7 +1,5 @@
 """Snapshots: one moment of the log, of which copies are handed out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

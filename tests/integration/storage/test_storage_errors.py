@@ -1,7 +1,5 @@
 """Errors of LMDB and the disk come with a remedy, and leave the log unchanged."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Rows beside records: lives, other stores, notes; and searches by time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

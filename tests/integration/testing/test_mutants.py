@@ -1,7 +1,5 @@
 """Known defects are put into a copy of the tree, and only a test that fails finds one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The fixtures that users' tests get."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core import EmbeddedCluster, Producer, Reader

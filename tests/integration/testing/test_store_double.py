@@ -1,7 +1,5 @@
 """A store in the test's own process: it serves, is held up, refuses and comes back."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

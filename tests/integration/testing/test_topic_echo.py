@@ -1,7 +1,5 @@
 """An extension of another package, as docs/architecture.md shows it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

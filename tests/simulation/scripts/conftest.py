@@ -1,7 +1,5 @@
 """The world of a script."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -101,11 +101,9 @@ class Script:
         self.closing = ExitStack()
 
     def now_us(self) -> int:
-        """Return the wall-clock time."""
         return BEGIN_US + int(self.world.now * 1e6)
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
         self.world.run_until(self.world.now + seconds)
 
     def until(self, condition: Callable[[], T], what: str = "", step_s: float = 0.01) -> T:
@@ -153,7 +151,6 @@ class Node:
         return self.mesh.role.address
 
     def own_address(self, name: str) -> str:
-        """Return an address that derives from a name."""
         return self.permissions.made_own(tp_of(name).partition)
 
     def call(self, function: Callable[[float], list[Outgoing] | None]) -> None:
@@ -253,7 +250,6 @@ class ScriptedStore(Node):
         return (0, 0) if info is None else (info.earliest, info.end)
 
     def values(self, tp: TopicPartition) -> list[bytes]:
-        """Return the values of a partition's records."""
         found = self.log.read(tp, 0, self.log.end(tp))
         return [bytes(value) for batch in found for value in batch.values]
 
@@ -281,14 +277,12 @@ class ScriptedStore(Node):
         return StagedTransaction(*tp, attempt * 32, start, end, version)
 
     def commit(self, *transactions: StagedTransaction) -> None:
-        """Commit staged records."""
         for each in transactions:
             published = self.script.checkers.published.setdefault(each.tp, [])
             published[each.start :] = values(each.end - each.start, each.start)
         self.script.result(self.queue.put(Commit(transactions)))
 
     def transact(self, tp: TopicPartition, start: int, end: int, version: int = NO_VERSION) -> None:
-        """Stage and commit numbered records."""
         self.commit(self.stage(tp, "E", start, end, version))
 
 
@@ -348,6 +342,5 @@ class ScriptedProducer(Node):
         self.call(publish)
 
     def flush(self) -> None:
-        """Wait until all records are acknowledged."""
         self.script.run(0.01)  # the loop publishes them
         self.script.until(lambda: not self.role.unacknowledged, "all is acknowledged")

@@ -1,7 +1,5 @@
 """A deleted topic stays deleted, whichever store was absent."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Records that clients put into a store, and the requests of peers that it answers."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """Stores that come late, go, return, and lack what other stores have given up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

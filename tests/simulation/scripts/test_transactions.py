@@ -1,7 +1,5 @@
 """Transactions: each store has all of one and its version, or shows nothing of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmarks with forked nodes: starting Python for forty takes longer than toy rows."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The peers' benchmark with Dafka alone, growth, and their plots."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

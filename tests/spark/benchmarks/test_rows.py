@@ -1,7 +1,5 @@
 """All rows run at toy size, as a program of their own with its own Spark session."""
 
-from __future__ import annotations
-
 import json
 import sys
 import zipfile

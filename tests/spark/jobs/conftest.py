@@ -1,7 +1,5 @@
 """One session for all tests of jobs, and a cluster with flights."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Jobs as processes, and what they have written."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Topics as one file for each day: each record once, for any task and any crash."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import signal

@@ -1,7 +1,5 @@
 """The demo: it ends well on a week of flights, and badly on any difference; its table."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys

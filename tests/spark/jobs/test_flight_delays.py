@@ -1,7 +1,5 @@
 """The pipeline as plain functions of frames."""
 
-from __future__ import annotations
-
 import json
 import signal
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Arguments, output and exit codes of jobs."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

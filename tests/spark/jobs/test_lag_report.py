@@ -1,7 +1,5 @@
 """Lag, as rows, as files and in print."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

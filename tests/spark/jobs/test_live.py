@@ -1,7 +1,5 @@
 """The live demo: it survives a store that is killed, and fails on any difference."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

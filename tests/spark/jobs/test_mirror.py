@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dafka_core import ConfigError, EmbeddedCluster, Producer, Reader
 from dafka_core.archive.archive import SCHEMA
 from dafka_core.config.node_options import SecurityOptions
-from dafka_core.flight.requests import Trimmed, TrimRequest
+from dafka_core.flight.requests import TrimRequest
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.records import TopicPartition
@@ -93,7 +93,7 @@ def test_records_that_do_not_continue_the_copy_are_refused(
         add(1, b"1", b"other")
     assert add(4, b"4") == 1
     with StoreClient(StoreLocation("", cluster.locations(0))) as store:
-        store.ask(Trimmed, 20, TrimRequest(((*tp, 2),)))
+        store.ask(20, TrimRequest(((*tp, 2),)))
     assert add(0, b"gone", b"gone", b"2", b"3", b"4", b"5") == 1
     assert add(0, b"gone") == 0
     monkeypatch.setattr(Reader, "partitions", lambda *_, **__: [])  # its stores are unreachable now

@@ -1,7 +1,5 @@
 """Jobs as processes: watched, stopped, and killed with the processes that they started."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The replay of flights: complete, in order, repeatable, resumed, and stopped."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import signal

@@ -1,7 +1,5 @@
 """Sessions: pieces put together, and a query that writes each once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A topic as files, and copied to another topic."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ interpreters for each are far slower.  ``scripts/notebooks.py``, which writes th
 outputs, runs them in a kernel.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """A newcomer's first ten minutes with the wheel print the output in docs/start.md."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The zip has no compiled modules, so each worker would compile them for most of a second.
 """
 
-from __future__ import annotations
-
 import sys
 
 sys.path[:] = [entry for entry in sys.path if not entry.endswith("/pyspark.zip")]

@@ -1,7 +1,5 @@
 """The manifest is believed only if it is what a writer has written."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

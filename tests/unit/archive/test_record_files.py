@@ -1,7 +1,5 @@
 """Parquet files of records: what is written is what is read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

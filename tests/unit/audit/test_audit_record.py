@@ -1,7 +1,5 @@
 """Records of what a query has written."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

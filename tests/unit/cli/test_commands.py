@@ -1,7 +1,5 @@
 """The table of commands, and what ``dafka --help`` imports."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

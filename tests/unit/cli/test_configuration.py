@@ -93,6 +93,7 @@ def test_the_file_is_the_one_named_or_here_or_the_users(
     [
         ("acks = 1\nx", "option 'config' = 'dafka.toml': is not TOML: Expected"),
         ("akcs = 1", "dafka.toml setting 'akcs' = 1: unknown option; did you mean 'acks'"),
+        ("[comands.produce]", "unknown option; did you mean 'commands'"),
         ("acks = 0", "dafka.toml setting 'acks' = 0: must be at least 1"),
         ("acks = [1]", "dafka.toml setting 'acks' = [1]: must be a whole number"),
         ("json = 'yes'", "dafka.toml setting 'json' = 'yes': must be true or false"),

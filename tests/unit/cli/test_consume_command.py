@@ -1,7 +1,5 @@
 """The store that a range is read from, and its failure; records as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Files appear when they are complete."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The options of commands, made from the tables of the nodes; offsets and times."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Output for programs and for people; one log line an event, which repeats itself seldom."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Lines, JSON objects and rows of CSV as records."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Options of nodes: towers, ports, names, keys and limits."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options: values of users, error messages, and the tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from scripts.options import markdown_table
 
 
 def parse_pair(value: Any) -> tuple[int, ...]:
-    """Two numbers, as ``1x2``."""
     left, cross, right = str(value).partition("x")
     if not cross:
         raise ValueError("must be like 1x2")
@@ -39,8 +36,6 @@ def parse_optional(value: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Sample(Options):
-    """Options of every type."""
-
     count: int = option(3, "how many", unit="records", minimum=1, maximum=268_435_456)
     ratio: float = option(0.5, "which part", minimum=0.25, maximum=1)
     eager: bool = option(False, "whether at once")
@@ -54,8 +49,6 @@ class Sample(Options):
 
 @dataclass(frozen=True)
 class Derived(Sample):
-    """One more option, and another name for each."""
-
     RENAME: ClassVar[Callable[[str], str]] = staticmethod(
         lambda name: re.sub(r"_(\w)", lambda match: match[1].upper(), name)
     )

@@ -1,7 +1,5 @@
 """Which topics are compressed, and how."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.config.topic_rules import (

@@ -1,7 +1,5 @@
 """Snapshots of clusters that need not run."""
 
-from __future__ import annotations
-
 from dafka_console.snapshot import RECORDS, PartitionTable, Snapshot, StoreState, TimeSeries
 from dafka_core.model.records import KnownStore, Neighbour, PartitionInfo
 from dafka_core.storage import PartitionStatistics

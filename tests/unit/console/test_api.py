@@ -1,7 +1,5 @@
 """The connections of nodes."""
 
-from __future__ import annotations
-
 import json
 
 from dafka_console import api as module

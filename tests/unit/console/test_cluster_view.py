@@ -1,7 +1,5 @@
 """The lag of queries over time."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_console import cluster_view

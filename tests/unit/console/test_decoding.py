@@ -1,7 +1,5 @@
 """Formats guessed from bytes, and their display."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import io

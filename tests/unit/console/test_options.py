@@ -1,7 +1,5 @@
 """The console's options."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_console.options import ConsoleOptions

@@ -1,7 +1,5 @@
 """Topics as sums of their partitions, and means over three windows."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_console import snapshot as module

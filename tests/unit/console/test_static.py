@@ -1,7 +1,5 @@
 """Rules for all pages: records are untrusted, and nothing is loaded from elsewhere."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What ``dafka top`` shows."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Parts of long lists."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Descriptor sets, as ``protoc`` writes them, Arrow streams, and decoded values."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Streaming readers without Spark, and offsets as it hands them on."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tasks without Spark, for tests of writers and workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Self

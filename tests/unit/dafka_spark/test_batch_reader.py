@@ -1,7 +1,5 @@
 """The plan of a batch query, and the conditions that narrow it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

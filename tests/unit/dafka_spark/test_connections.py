@@ -1,7 +1,5 @@
 """Connections are shared in a process, and closed when they are idle; a deadline ends waiting."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """The conditions of lost records, and the decision about them."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Callable, Sequence

@@ -21,6 +21,12 @@ def test_a_jobs_options_are_mapped_or_ignored(caplog: pytest.LogCaptureFixture) 
         "groupIdPrefix": "p",
         "fetchOffset.numRetries": "3",
         "kafka.session.timeout.ms": "1",
+        "kafka.group.protocol": "consumer",
+        "kafka.group.remote.assignor": "uniform",
+        "kafka.auto.commit.interval.ms": "5000",
+        "kafka.enable.metrics.push": "false",
+        "kafka.auto.include.jmx.reporter": "false",
+        "kafka.config.providers.file.class": "x",
         "kafka.fetch.max.bytes": "1",
         "kafka.security.protocol": "plaintext",
     }

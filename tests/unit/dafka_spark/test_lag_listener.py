@@ -1,7 +1,5 @@
 """A listener's lags, from the reports of Spark's queries."""
 
-from __future__ import annotations
-
 import json
 import logging
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Rate limits, and the tasks of a batch: split, joined, and assigned to stores."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from typing import Any

@@ -120,7 +120,7 @@ DURATION = "must be a time like 500ms, 30s, 15m, 2h, 1d or 1w"
         ("assign", DEEP, ASSIGN),
         ("assign", '{"t": ["A"], "t": ["B"]}', f"{ASSIGN}; a name occurs twice"),
         ("assign", '{"t": {"A": 1}}', ASSIGN),
-        ("assign", '{"t": [1]}', "must be a text"),
+        ("assign", '{"t": ["A", 1]}', f"{ASSIGN}, not 1: 'dafka heads' lists a topic's"),
         ("size", "much", "must be a number of bytes, a size like 512m or 4g, or"),
         ("duration_ms", "15 weeks", DURATION),
         ("duration_ms", "-15m", DURATION),

@@ -1,7 +1,5 @@
 """Options of source and sink: parsing, contradictions, warnings, and what follows from them."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Reading tasks into Arrow batches: columns, typed values, and the check of completeness."""
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Bytecode in ``pyspark.zip``: processes that import it compile nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

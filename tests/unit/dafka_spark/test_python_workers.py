@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dafka_core.errors import NodeFailedError, StoreUnreachableError
 from dafka_core.model.records import TopicPartition
 from dafka_spark import metadata, python_workers
 from dafka_spark.options import SourceOptions
-from dafka_spark.python_workers import OLD_PLAN_S, settle
+from dafka_spark.python_workers import OLD_PLAN_S, hide_frames, settle
 from dafka_spark.schema import full
 from dafka_spark.source.batch_reader import DafkaBatchReader, MetadataReader
 from tests.memory_reader import MemoryReader
@@ -95,3 +97,25 @@ def test_its_modules_start_no_threads_that_a_fork_would_lose() -> None:
     is_loaded, *threads = done.stdout.splitlines()
     assert is_loaded == "True"
     assert len([each for each in threads if each != "jemalloc_bg_thd"]) == 1
+
+
+@pytest.mark.parametrize("kind", [StoreUnreachableError, NodeFailedError])
+def test_only_a_defect_shows_its_frames_and_its_cause(kind: type[Exception]) -> None:
+    @hide_frames
+    def ask() -> None:
+        try:
+            raise OSError("of the library")
+        except OSError as error:
+            raise kind("A", "it is gone") from error
+
+    @hide_frames
+    def read() -> Iterator[int]:
+        yield 1
+        ask()
+
+    for call in (ask, lambda: [*read()]):
+        with pytest.raises(kind) as caught:
+            call()
+        shown = "".join(traceback.format_exception(caught.value))
+        is_defect = kind is NodeFailedError
+        assert ("of the library" in shown) is ("in ask" in shown) is is_defect

@@ -1,7 +1,5 @@
 """Fetching one range from scripted sources, without a network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

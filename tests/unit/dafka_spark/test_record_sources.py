@@ -1,7 +1,5 @@
 """The sources of option fetch, and the batches that the mesh source makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A task's rows: their columns are checked, encoded, split by topic and collected to blocks."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace

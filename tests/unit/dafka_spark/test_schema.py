@@ -1,7 +1,5 @@
 """Columns of topics and metadata tables, and schemas in Spark's DDL."""
 
-from __future__ import annotations
-
 import pytest
 from pyspark.sql import types
 from pyspark.sql.types import LongType, StringType, StructField, StructType

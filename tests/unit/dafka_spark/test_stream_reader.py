@@ -1,7 +1,5 @@
 """Offsets and plans of the streaming source, and the traps of Spark's contract."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

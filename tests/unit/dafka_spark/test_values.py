@@ -1,7 +1,5 @@
 """Codecs of values: encoded rows are decoded again, and a bad value spoils no other."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import io

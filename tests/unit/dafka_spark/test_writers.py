@@ -1,7 +1,5 @@
 """The writers without stores: refusals, messages to the driver, and partition addresses."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

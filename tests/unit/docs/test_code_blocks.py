@@ -1,7 +1,5 @@
 """Each block of code of the pages is tried, here or by another test, or is one of a few exempt."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The wheel that users install, its SBOM, and the hashes of packages that are installed."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -3,8 +3,6 @@
 Pictures of lines and boxes are those that are drawn now, and can be read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records as columns, and the metadata beside their batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """Errors cross Flight with their type, their sentence and their facts."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

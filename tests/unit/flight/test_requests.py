@@ -1,7 +1,5 @@
 """Requests and answers: their wire form, and refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Which requests a service takes, which stores it names, and permits that are never lost."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator

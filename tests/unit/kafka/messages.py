@@ -1,7 +1,5 @@
 """Kafka's messages, made of plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The size of a Fetch response."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

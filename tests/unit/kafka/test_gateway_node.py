@@ -1,7 +1,5 @@
 """The parts that features of a gateway share, and its options."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

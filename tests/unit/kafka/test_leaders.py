@@ -1,7 +1,5 @@
 """Leaders: what a new one takes from journals, and a model of many that follow each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace

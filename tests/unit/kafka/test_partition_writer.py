@@ -1,7 +1,5 @@
 """Records that Produce accepts, and the errors of others."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches of idempotent producers: written, or answered without writing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

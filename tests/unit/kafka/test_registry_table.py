@@ -1,7 +1,5 @@
 """The partition registry: valid records apply, others are skipped."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

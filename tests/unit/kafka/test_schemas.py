@@ -1,7 +1,5 @@
 """Kafka's messages, and the versions that the page lists."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """The file with the users of a gateway, their rights and ACLs."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

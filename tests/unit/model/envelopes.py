@@ -1,7 +1,5 @@
 """Envelopes as docs/wire.md has them: its vectors, and a reader written from the page alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A record's key, headers and null value, in one content."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st

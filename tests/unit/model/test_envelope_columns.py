@@ -1,7 +1,5 @@
 """Envelopes by column match those of single records, beside any others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pyarrow as pa

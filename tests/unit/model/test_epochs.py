@@ -1,7 +1,5 @@
 """Epochs name records for ever; two histories say from where on their records differ."""
 
-from __future__ import annotations
-
 import struct
 from itertools import product
 from typing import NamedTuple

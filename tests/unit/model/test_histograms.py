@@ -1,7 +1,5 @@
 """Durations are counted in fixed buckets."""
 
-from __future__ import annotations
-
 import threading
 
 from dafka_core.model.histograms import BOUNDS_S, Durations

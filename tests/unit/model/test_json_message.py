@@ -1,7 +1,5 @@
 """JSON messages in threads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

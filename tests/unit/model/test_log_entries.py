@@ -1,7 +1,5 @@
 """Attempts, as the log keeps them and as people read them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

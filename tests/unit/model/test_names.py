@@ -1,7 +1,5 @@
 """Names as they are shown: printable, and the same name when they are read."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Batches of records: their parts, small ones joined, and when they were written."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime

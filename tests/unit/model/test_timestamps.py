@@ -1,7 +1,5 @@
 """A record keeps its producer's timestamp; no clock that jumps leaves its mark on a partition."""
 
-from __future__ import annotations
-
 import logging
 from itertools import pairwise
 
@@ -39,8 +37,6 @@ def each_of(times: Longs) -> list[int]:
 
 
 class Machine:
-    """A machine with two clocks."""
-
     def __init__(self) -> None:
         self.wall_us = NOW_US
         self.steady_us = 5

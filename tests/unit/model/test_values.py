@@ -1,7 +1,5 @@
 """Values are a list of bytes, or columns."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import tracemalloc

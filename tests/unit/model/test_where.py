@@ -1,7 +1,5 @@
 """Conditions on records: what they say, and what is refused, with which sentence."""
 
-from __future__ import annotations
-
 import datetime as dt
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The queue of delivered records: order, size, positions and errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime

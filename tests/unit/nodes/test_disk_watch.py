@@ -1,7 +1,5 @@
 """A log writer's counts and warnings about its disk."""
 
-from __future__ import annotations
-
 import logging
 import time
 from pathlib import Path

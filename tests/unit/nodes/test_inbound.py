@@ -1,7 +1,5 @@
 """Facts about connecting peers, from their subscriptions."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """The contents and create times of published records."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

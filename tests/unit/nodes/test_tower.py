@@ -1,7 +1,5 @@
 """The number of nodes that send beacons to a tower."""
 
-from __future__ import annotations
-
 import logging
 import time
 import tracemalloc

@@ -1,7 +1,5 @@
 """Findings from the facts about a cluster."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A node's problems are reported while they last, by severity."""
 
-from __future__ import annotations
-
 import time
 from functools import reduce
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The address of metrics."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.config.node_options import MetricsOptions

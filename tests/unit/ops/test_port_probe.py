@@ -1,7 +1,5 @@
 """Recognizing a listener by its first bytes: real sockets, and hostile answers."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

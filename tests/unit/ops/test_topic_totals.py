@@ -1,7 +1,5 @@
 """Metrics by topic take a limited share of time, and limited memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Bounds on the cost of a refusal: peers choose what is refused."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from collections.abc import Iterator

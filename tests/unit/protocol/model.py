@@ -4,8 +4,6 @@ The value of a record is its offset as eight bytes, so values identify records, 
 them need no loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np
@@ -55,12 +53,10 @@ def bounds(question: Question) -> dict[TopicPartition, tuple[int, int]]:
 
 
 def fetches_in(messages: Iterable[Outgoing]) -> list[Fetch]:
-    """The FETCHes among what a role sends."""
     return [message for message in messages if isinstance(message, Fetch)]
 
 
 def batches_in(messages: Iterable[Outgoing]) -> list[OutgoingBatch]:
-    """The records among what a role sends."""
     return [message for message in messages if isinstance(message, OutgoingBatch)]
 
 

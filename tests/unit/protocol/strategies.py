@@ -1,7 +1,5 @@
 """Random messages of every kind, for hypothesis."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Permissions: each message, by each kind of sender."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.model.epochs import EpochId

@@ -1,7 +1,5 @@
 """Beacons, and the peers known by them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

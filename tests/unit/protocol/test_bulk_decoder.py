@@ -1,7 +1,5 @@
 """Frames of records, of every form and broken in every way; and their meaning, one by one."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise, product
@@ -38,8 +36,6 @@ PackedRecords = m.RecordBatchMessage | m.DirectRecordBatch
 
 
 class Named(NamedTuple):
-    """The requestor and the partition of records."""
-
     requestor: str
     tp: TopicPartition
 

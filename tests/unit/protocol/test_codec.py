@@ -1,7 +1,5 @@
 """The codec: both ways, in both layouts, and what it does with what is no message."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

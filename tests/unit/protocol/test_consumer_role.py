@@ -1,7 +1,5 @@
 """The consumer delivers each record of its topics once, in order, and none is missing."""
 
-from __future__ import annotations
-
 import dataclasses
 from math import inf
 from typing import Any

@@ -1,7 +1,5 @@
 """The states of nodes that may be stores, and the end of the wait for their greetings."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """A role asks for some partitions at a time; each has its turn, whatever is answered."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import pytest

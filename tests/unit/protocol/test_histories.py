@@ -1,7 +1,5 @@
 """A store extends one history only, promises before it answers, and gives up what has lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

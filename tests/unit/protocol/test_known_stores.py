@@ -1,7 +1,5 @@
 """A store's list of the others, and its messages about them."""
 
-from __future__ import annotations
-
 from dafka_core.model.log_entries import LogEntry, StoreSeen
 from dafka_core.model.records import KnownStore
 from dafka_core.protocol import timing

@@ -1,7 +1,5 @@
 """Lost records: their detection, their difference from late ones, the consumer's reaction."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

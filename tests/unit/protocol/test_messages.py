@@ -1,7 +1,5 @@
 """A message object cannot be invalid, and its ``end`` is exclusive."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

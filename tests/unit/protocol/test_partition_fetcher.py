@@ -1,7 +1,5 @@
 """The missing records of one partition for one reader."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

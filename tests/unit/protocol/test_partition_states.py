@@ -1,7 +1,5 @@
 """The roles follow the tables of docs/states.md."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict
@@ -105,7 +103,6 @@ class StoreWalk:
         return "behind" if partition.next_offset < partition.head else "following"
 
     def step(self) -> str:
-        """Apply a random event, and return it."""
         event = self.chance.choice([HEAD, RECORDS, RECORDS, PUT, STAGE, COMMIT, OUTCOME])
         next_offset = self.role.next_offset(TP)
         start = max(next_offset + self.chance.choice([-1, 0, 0, 0, 1, 3]), 0)
@@ -180,7 +177,6 @@ class FetchWalk:
         return label(self.fetcher.state(self.now, self.room))
 
     def step(self) -> str:
-        """Apply a random event, and return it."""
         event = self.chance.choice([HEAD, RECORDS, RECORDS, TURN, TURN, TIME, PEER, ROOM, LOSS])
         action = FETCH_TABLE[self.state, event].action
         start = max(self.fetcher.next_offset + self.chance.choice([-5, 0, 0, 1, 300, 3_000]), 0)

@@ -1,7 +1,5 @@
 """The producer keeps what is not acknowledged, and answers with it whatever was acknowledged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -42,7 +40,6 @@ def role() -> ProducerRole:
 
 
 def publish(role: ProducerRole, count: int, now: float = 0.0) -> RecordBatch:
-    """Publish records with identifying values."""
     values = values_of(role.next_offset, role.next_offset + count)
     [message] = role.publish(now, values, NOW_US)
     assert isinstance(message, OutgoingBatch)

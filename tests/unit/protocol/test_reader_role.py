@@ -1,7 +1,5 @@
 """The reader fetches ranges, complete and in order, several at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

@@ -1,7 +1,5 @@
 """Peers announce the largest record they take, and are sent nothing larger."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

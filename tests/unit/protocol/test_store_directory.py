@@ -1,7 +1,5 @@
 """Questions to all stores: when the answer is complete, and that it becomes so."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from math import inf
 

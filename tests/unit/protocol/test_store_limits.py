@@ -1,7 +1,5 @@
 """A store's limits by name, and each owner's share."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 

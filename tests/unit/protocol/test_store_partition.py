@@ -1,7 +1,5 @@
 """A partition in a store: its state, a newer life, clients' records, and lost records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf

@@ -1,7 +1,5 @@
 """Requests to stores, the order of answers, and the answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

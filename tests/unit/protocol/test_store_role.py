@@ -1,7 +1,5 @@
 """The store takes every partition in order and acknowledges what is on disk, and only that."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 import pytest

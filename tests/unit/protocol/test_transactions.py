@@ -1,7 +1,5 @@
 """Transactions in a store: those that clients stage and commit here, and those of others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

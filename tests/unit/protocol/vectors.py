@@ -1,7 +1,5 @@
 """A message and its frames, as a fact the codec is held against."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from dafka_core.config.node_options import C_LAYOUT, RFC46
@@ -31,11 +29,11 @@ def rfc46(message: m.Message, *frames: str) -> Vector:
     return Vector(message, [bytes.fromhex(frame) for frame in frames], RFC46)
 
 
-def both(message: m.Message, id_: str, topic: str, fields: str, *content: str) -> list[Vector]:
-    """Return a message in both layouts, which differ in what precedes the fields."""
+def both(message: m.Message, begin: str, fields: str, *content: str) -> list[Vector]:
+    """Return a message in both layouts; it begins with its identifier and its topic."""
     return [
-        c(message, f"{id_} {topic} 00 01 {fields}", *content),
-        rfc46(message, f"{id_} {topic}", f"aaa5 {id_} 01 {fields}", *content),
+        c(message, f"{begin} 00 01 {fields}", *content),
+        rfc46(message, begin, f"aaa5 {begin[:2]} 01 {fields}", *content),
     ]
 
 
@@ -109,109 +107,90 @@ _STORES_KNOWN = m.StoresKnown(
 _TOO_LARGE = m.RecordTooLarge("C1", "hello", "P1", 7, 0x0102030405060708)
 
 EXTENSION_VECTORS = [
-    *both(_TOO_LARGE, "4f", "4331", f"{_PLACE} 0000000000000007 0102030405060708"),
+    *both(_TOO_LARGE, "4f 4331", f"{_PLACE} 0000000000000007 0102030405060708"),
     *both(
         _RECORD_BATCH,
-        "72",
-        "68656c6c6f",
+        "72 68656c6c6f",
         f"{_PLACE} 0000000000000007 00000003 {_NO_TRANSACTION} {_EPOCH_OCTETS} 00000001",
         _ONE_RUN_HEX + _THREE_HEX,
     ),
     *both(
         _TRANSACTION_BATCH,
-        "72",
-        "68656c6c6f",
+        "72 68656c6c6f",
         f"{_PLACE} 0000000000000007 00000003 {_TRANSACTION} {_NO_EPOCH} {_NO_RUNS}",
         _THREE_HEX,
     ),
     *both(
         _DIRECT_BATCH,
-        "70",
-        "4331",
+        "70 4331",
         f"{_PLACE} 0102030405060708 00000001 {_NO_TRANSACTION} {_NO_EPOCH} {_NO_RUNS}",
         "01000000 78",
     ),
     *both(
         _DIRECT_TRANSACTION_BATCH,
-        "70",
-        "4331",
+        "70 4331",
         f"{_PLACE} 0000000000000007 00000003 {_NO_VERSION} {_FIRST_EPOCH_OCTETS} {_NO_RUNS}",
         _THREE_HEX,
     ),
-    *both(
-        _HEADS_QUERY, "51", "", "02 4331 0000000000000102 00000002 00000005 68656c6c6f 00000001 62"
-    ),
-    *both(m.HeadsQuery("C1", 0, ()), "51", "", "02 4331 0000000000000000 00000000"),
+    *both(_HEADS_QUERY, "51", "02 4331 0000000000000102 00000002 00000005 68656c6c6f 00000001 62"),
+    *both(m.HeadsQuery("C1", 0, ()), "51", "02 4331 0000000000000000 00000000"),
     *both(
         _TIMES_QUERY,
         "54",
-        "",
         "02 4331 0000000000000102 05 68656c6c6f 02 5031 0000000000000003 0000000000000009",
     ),
     *both(
         _HEADS_REPLY,
-        "73",
-        "4331",
+        "73 4331",
         "0000000000000102 02 5331 00000001 00000003 00000002"
         " 05 68656c6c6f 02 5031 0000000000000003 0000000000000009 00000102 1112131415161718 02"
         " 01 62 02 5032 0000000000000000 0000000000000000 00000000 0000000000000000 00",
     ),
     *both(
         m.HeadsReply("C1", 258, "S1", 0, 1, ()),
-        "73",
-        "4331",
+        "73 4331",
         "0000000000000102 02 5331 00000000 00000001 00000000",
     ),
     *both(
         _TIMES_REPLY,
-        "75",
-        "4331",
+        "75 4331",
         "0000000000000102 02 5331 00000000 00000001 00000002"
         " 0000000000000003 00060a24181e4000 0000000000000005 0102030405060708",
     ),
-    *both(_FETCH_BATCH, "42", "5331", f"02 4331 {_RANGES_HEX}"),
+    *both(_FETCH_BATCH, "42 5331", f"02 4331 {_RANGES_HEX}"),
     *both(
         _BATCHES,
-        "43",
-        "4331",
+        "43 4331",
         f"{_RANGES_HEX} 00000002 {_FIRST_EPOCH_OCTETS} {_NO_EPOCH} 00000002",
         _TWO_RUNS_HEX + _THREE_HEX,
     ),
     *both(
         _STORE_ENDPOINTS,
-        "4e",
-        "4331",
+        "4e 4331",
         "02 5331 00000002 0000000a 677270633a2f2f683a31 0000000e 677270632b756e69783a2f2f2f73",
     ),
     *both(
         _STORES_KNOWN,
-        "58",
-        "4331",
+        "58 4331",
         "02 5331 00000002 02 5332 0000000c 7463703a2f2f683a35353536 00060a24181e4000 01"
         " 02 5333 00000000 0000000000000000 00",
     ),
     *both(
-        _EPOCH_ACK,
-        "49",
-        "5031",
-        "05 68656c6c6f 0000000000000007 02 5331 00000102 1112131415161718 02",
+        _EPOCH_ACK, "49 5031", "05 68656c6c6f 0000000000000007 02 5331 00000102 1112131415161718 02"
     ),
     *both(
         _HISTORY_QUERY,
         "56",
-        "",
         "02 4331 0000000000000102 05 68656c6c6f 02 5031 00000000 0000000000000000 00",
     ),
     *both(
         _PROMISE_QUERY,
         "56",
-        "",
         "02 5031 0000000000000102 05 68656c6c6f 02 5031 00000102 1112131415161718 02",
     ),
     *both(
         _HISTORY_REPLY,
-        "4a",
-        "5031",
+        "4a 5031",
         "0000000000000102 02 5331 05 68656c6c6f 02 5031 0000000000000009"
         f" 00000103 3132333435363738 01 00000002 {_FIRST_EPOCH_OCTETS} {_EPOCH_OCTETS}"
         " 00000001 02 5332 0000000000000003 0000000000000005 0000000000000009",

@@ -1,7 +1,5 @@
 """Checkpoints with the files that Spark 4.3 writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -52,7 +50,6 @@ def offsets(end: SourceOffset | str, number: int = 0, partitions: int = 200) -> 
 
 
 def commit(directory: Path, number: int) -> None:
-    """Commit a batch."""
     write(directory / "commits" / str(number), 'v1\n{"nextBatchWatermarkMs":0}')
 
 
@@ -78,7 +75,6 @@ def checkpoint(
 
 
 def files(directory: Path) -> set[str]:
-    """Return the names of a checkpoint's files."""
     found = (path for path in directory.rglob("*") if path.is_file())
     return {str(path.relative_to(directory)) for path in found}
 

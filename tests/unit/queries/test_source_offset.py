@@ -1,7 +1,5 @@
 """The checkpointed offset."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

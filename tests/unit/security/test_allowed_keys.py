@@ -1,7 +1,5 @@
 """The directory of allowed keys: valid keys, and messages about invalid files."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Keys in files: their requirements, and messages about invalid ones."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import shutil

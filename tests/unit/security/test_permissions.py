@@ -1,7 +1,5 @@
 """Permissions of roles, patterns and addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.model.names import AUDIT_TOPIC, DELETIONS_TOPIC, INTERNAL, QUERIES_TOPIC
@@ -28,19 +26,9 @@ def test_roles_are_named_in_any_order() -> None:
 
 def test_roles_and_patterns_both_have_to_allow_a_topic() -> None:
     both = Permissions("b", frozenset({"produce", "consume"}), ("orders.*", "x"), ("logs-?",))
-    assert [both.may_produce(t) for t in ("orders.eu", "x", "orders", "xx", "logs-1")] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert [both.may_consume(t) for t in ("logs-1", "logs-12", "Logs-1", "x")] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    topics = ("orders.eu", "x", "orders", "xx", "logs-1", "logs-12", "Logs-1")
+    assert [t for t in topics if both.may_produce(t)] == ["orders.eu", "x"]
+    assert [t for t in topics if both.may_consume(t)] == ["logs-1"]
     # A name that continues after a newline is another name.
     assert not both.may_produce("x\ny")
     assert not both.may_produce("x\n")
@@ -66,13 +54,8 @@ def test_an_address_proves_whose_it_is() -> None:
     assert len(one) == 12
     assert one == one.upper()
     owner = Permissions("o", frozenset({"produce"}), addresses=("OLD*", "AB"), prefix=one)
-    assert [owner.owns(a) for a in (one + "0" * 16, "OLD1", "AB", "ABC", two + "0" * 16)] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
+    own = [one + "0" * 16, "OLD1", "AB"]
+    assert [a for a in (*own, "ABC", two + "0" * 16) if owner.owns(a)] == own
     assert not Permissions("user", frozenset({"produce"})).owns("")
 
 

@@ -1,7 +1,5 @@
 """Limits for guessed passwords, and for repeated log messages."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Access over HTTP."""
 
-from __future__ import annotations
-
 import logging
 import stat
 from pathlib import Path

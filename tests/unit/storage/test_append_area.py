@@ -1,7 +1,5 @@
 """Groups: their content is found and returned, and nothing else."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

@@ -1,7 +1,5 @@
 """Blocks: what is packed is parsed, and anything else is refused."""
 
-from __future__ import annotations
-
 import array
 import os
 import struct

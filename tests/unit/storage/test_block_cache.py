@@ -1,7 +1,5 @@
 """The cache of blocks: least recently used blocks go first, and its size is bounded."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Which blocks are merged: few small ones are left, and records are written few times."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Changed partitions, and the watches that they wake."""
 
-from __future__ import annotations
-
 from threading import Event
 
 import pytest

@@ -1,7 +1,5 @@
 """The blocks to delete, by age and by size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

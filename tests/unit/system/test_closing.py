@@ -1,7 +1,5 @@
 """Contexts that end with ``close``."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import nullcontext

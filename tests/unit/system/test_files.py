@@ -1,7 +1,5 @@
 """Files that survive a power cut."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Host names, addresses and ports, of IPv4 and IPv6."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Waiting for a condition: to the moment it holds, and not beyond the time that is given."""
 
-from __future__ import annotations
-
 import time
 from itertools import count
 

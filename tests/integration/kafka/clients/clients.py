@@ -1,7 +1,5 @@
 """Unmodified Kafka clients behind one interface, to write and read the same records."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

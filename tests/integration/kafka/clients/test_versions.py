@@ -3,8 +3,6 @@
 Debian's kcat has an older librdkafka than Python's clients bring.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A client of the group APIs, for any version of a request."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Stored state of groups, in a store without a mesh."""
 
-from __future__ import annotations
-
 import struct
 
 from dafka_core.model.records import TopicPartition

@@ -3,8 +3,6 @@
 It prints the partition and offset of each record, and commits after each poll, until SIGTERM.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys

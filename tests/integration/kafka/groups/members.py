@@ -1,7 +1,5 @@
 """Group members in processes, and the records that they have consumed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

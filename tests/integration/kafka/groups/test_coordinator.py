@@ -15,8 +15,8 @@ import pytest
 from dafka_core import Store, Tower
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.model.records import RecordBatch, TopicPartition
+from dafka_core.model.timestamps import StoreClock
 from dafka_core.model.values import Values
-from dafka_core.storage.log import StoreClock
 from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError

@@ -1,7 +1,5 @@
 """The lag of groups, from their stored state and the stores' ends."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path

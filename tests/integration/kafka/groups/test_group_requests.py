@@ -1,7 +1,5 @@
 """Responses of the group APIs, in each version."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

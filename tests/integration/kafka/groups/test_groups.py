@@ -1,7 +1,5 @@
 """Groups of unmodified clients consume all records while members and coordinators die."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """A group with scripted clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

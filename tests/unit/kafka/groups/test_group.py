@@ -1,7 +1,5 @@
 """A consumer group: members, leaders, expiry and refusals."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Commits of groups: the newest wins, in any order of reading."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Records, and their encodings by two other implementations of Kafka's formats."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Codecs: what other implementations compress is read, and bounded."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import tracemalloc

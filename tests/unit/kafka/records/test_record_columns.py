@@ -1,7 +1,5 @@
 """Decoding a batch by column, with every field possibly invalid, for a store."""
 
-from __future__ import annotations
-
 import pickle
 import random
 import tracemalloc

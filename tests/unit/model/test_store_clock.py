@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dafka_core.model.timestamps import ANY_US, MAX_AHEAD_US, STEP_US
-from dafka_core.storage.log import DOUBTED_US, EARLIEST_US, JUMP_US, StoreClock
+from dafka_core.model.timestamps import (
+    ANY_US,
+    DOUBTED_US,
+    EARLIEST_US,
+    JUMP_US,
+    MAX_AHEAD_US,
+    STEP_US,
+    StoreClock,
+)
 
 S = 1_000_000
 HOUR_US = 3_600 * S
@@ -77,7 +84,7 @@ def test_a_clock_ahead_of_the_log_at_the_start_is_in_doubt_until_it_is_set_right
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machine = Machine(RIGHT_US - 60 * S, wrong_us=2 * DAY_US)
-    why = "the store's clock is 48.0 h ahead of the newest time in the log"
+    why = "the store's clock is 48.0 h ahead of its log's time"
     assert machine.after(0) == why
     assert [record.message.split(": ")[0] for record in caplog.records] == [why]
     assert machine.after(DOUBTED_US - S) == why
@@ -110,7 +117,7 @@ def test_the_hour_begins_again_when_the_clock_is_set_to_another_wrong_time() -> 
 @pytest.mark.parametrize("wrong_us", [-2 * DAY_US, -10 * 60 * S, Y2K_US - RIGHT_US])
 def test_a_clock_behind_the_log_at_the_start_replaces_no_timestamp(wrong_us: int) -> None:
     machine = Machine(RIGHT_US - 5 * S, wrong_us)
-    why = f"{-wrong_us / HOUR_US:.1f} h behind the newest time in the log"
+    why = f"{-wrong_us / HOUR_US:.1f} h behind its log's time"
     possible = machine.wall_us() >= EARLIEST_US
     assert machine.after(0).endswith(why if possible else "before 2026-01-01T00:00:00Z")
     assert machine.clock.latest_us() == ANY_US
@@ -165,7 +172,8 @@ def test_a_new_log_has_its_first_records_to_compare_with() -> None:
     machine.clock.compare(machine.wall_us() - JUMP_US)
     assert machine.after(0) == ""
     machine.clock.compare(machine.right_us())
-    assert machine.after(0) == "the store's clock is 48.0 h ahead of the newest time in the log"
+    why = "the store's clock is 48.0 h ahead of its log's time, that of the first records"
+    assert machine.after(0) == why
     assert machine.clock.compare(ANY_US) == machine.right_us()
     assert machine.after(S, 0) == ""
     assert machine.stamp_error_us() == 0
