@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from scripts.package import build_wheel
-from scripts.transcripts import served
+from scripts.transcripts import output, served
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "start.md"
@@ -88,18 +88,7 @@ class Minutes:
     def _said(self, step: str) -> str:
         if step.endswith(" &"):
             return self._begun(step.removesuffix(" &"))
-        done = subprocess.run(
-            ["/bin/bash", "-c", step],
-            cwd=self.directory,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=240,
-        )
-        return done.stdout
+        return output(step, self.directory, self.environment)
 
     def _begun(self, command: str) -> str:
         """Return a command's output until it serves; a program of the page prints nothing."""

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -175,12 +175,13 @@ def transcripts() -> str:
         return re.sub(re.escape(str(directory)), "/srv/dafka", "\n".join(parts))
 
 
-def output(step: str, directory: Path, environment: dict[str, str]) -> str:
+def output(step: str, directory: Path, environment: Mapping[str, str]) -> str:
     """Return the output of a shell line."""
     done = subprocess.run(
-        ["/bin/sh", "-c", step],
+        ["/bin/bash", "-c", step],
         cwd=directory,
         env=environment,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

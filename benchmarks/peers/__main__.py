@@ -16,17 +16,9 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import tell, turns
+from benchmarks.figures import turns
 from benchmarks.peers import situations, spark_rows
-from benchmarks.peers.measures import (
-    Result,
-    Taken,
-    new_topic,
-    paced,
-    run_client,
-    served,
-    summed,
-)
+from benchmarks.peers.measures import Result, Rounds, new_topic, paced, run_client, served
 from benchmarks.peers.systems import available
 
 SIZES_BYTES: Final = (100, 1_000, 10_000, 100_000)
@@ -52,28 +44,22 @@ def throughput(what: str, systems: list[str], given: argparse.Namespace) -> Iter
     """Measure publishing or consuming, for each size and number of partitions."""
     for size_bytes in given.sizes:
         for partitions in given.partitions:
-            taken: dict[str, list[Taken]] = {system: [] for system in systems}
+            rounds = Rounds(size_bytes, partitions)
             for system in turns(systems, given.rounds):
                 records = records_of(size_bytes, given, system)
                 with served(system, partitions) as server:
-                    topic = new_topic()
-                    arguments = (topic, records, size_bytes, partitions)
+                    arguments = (new_topic(), records, size_bytes, partitions)
                     if what in ("consume", "poll"):
                         run_client(system, "many", server, *arguments)
-                    taken[system].append(run_client(system, what, server, *arguments))
-                tell(
-                    f"{what}, {size_bytes} B, {partitions}: {system} {taken[system][-1].rate:.4g}/s"
-                )
-            for system in systems:
-                records = records_of(size_bytes, given, system)
-                yield summed(NAMES[what], system, size_bytes, partitions, records, taken[system])
+                    one = run_client(system, what, server, *arguments)
+                rounds.add(NAMES[what], system, records, one)
+            yield from rounds.results()
 
 
 def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
     """Measure producer to acknowledgement and to consumer, at shares of the highest rate."""
     for size_bytes in given.sizes:
-        taken: dict[tuple[str, float], list[Taken]] = {}
-        highest: dict[str, float] = {}
+        rounds, highest = Rounds(size_bytes, 1), dict[str, float]()
         for system in turns(systems, given.rounds):
             with served(system, 1) as server:
                 if system not in highest:
@@ -81,12 +67,11 @@ def latency(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:
                     arguments = (new_topic(), records, size_bytes, 1)
                     highest[system] = run_client(system, "paced", server, *arguments).rate
                 for load in LOADS:
-                    one = paced(system, server, highest[system] * load, given.seconds, size_bytes)
-                    taken.setdefault((system, load), []).append(one)
-                    tell(f"latency, {size_bytes} B: {system} at {load:.0%}: {one.latencies_ms}")
-        for (system, load), found in taken.items():
-            records = int(highest[system] * load * given.seconds)
-            yield summed(f"latency at {load:.0%}", system, size_bytes, 1, records, found)
+                    per_second = highest[system] * load
+                    one = paced(system, server, per_second, given.seconds, size_bytes)
+                    records = int(per_second * given.seconds)
+                    rounds.add(f"latency at {load:.0%}", system, records, one)
+        yield from rounds.results()
 
 
 def spark(systems: list[str], given: argparse.Namespace) -> Iterator[Result]:

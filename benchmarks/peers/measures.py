@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.figures import tell
 from benchmarks.peers.systems import CLIENTS, SYSTEMS, Server, disk_bytes
 from benchmarks.processes import ROOT, Cost
 
@@ -58,12 +59,27 @@ def served(system: str, partitions: int) -> Iterator[Server]:
         yield server
 
 
-def summed(
-    row: str, system: str, size_bytes: int, partitions: int, records: int, taken: list[Taken]
-) -> Result:
-    """Return the medians of some measurements."""
-    rates = [each.rate for each in taken]
+class Rounds:
+    """The measurements of one size of values and one number of partitions."""
 
+    def __init__(self, size_bytes: int, partitions: int) -> None:
+        self._size = size_bytes, partitions
+        self._taken: dict[tuple[str, str, int], list[Taken]] = {}
+
+    def add(self, row: str, system: str, records: int, one: Taken) -> None:
+        """Add a measurement of a system in a row, and report it."""
+        self._taken.setdefault((row, system, records), []).append(one)
+        tell(f"{row}, {self._size}: {system} {one.rate:.4g}/s {one.latencies_ms or ''}")
+
+    def results(self) -> Iterator[Result]:
+        """Yield the medians of each row and system."""
+        for (row, system, records), taken in self._taken.items():
+            rates = [each.rate for each in taken]
+            low, high, median = min(rates), max(rates), _medians(taken)
+            yield Result(row, system, *self._size, records, len(taken), low, high, median)
+
+
+def _medians(taken: list[Taken]) -> Taken:
     def median(values: list[float]) -> float:
         return float(f"{statistics.median(values):.4g}")
 
@@ -75,17 +91,7 @@ def summed(
     latencies = {
         name: median([each.latencies_ms[name] for each in taken]) for name in taken[0].latencies_ms
     }
-    return Result(
-        row,
-        system,
-        size_bytes,
-        partitions,
-        records,
-        len(taken),
-        min(rates),
-        max(rates),
-        Taken(**numbers, latencies_ms=latencies),
-    )
+    return Taken(**numbers, latencies_ms=latencies)
 
 
 def new_topic() -> str:

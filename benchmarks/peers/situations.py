@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from benchmarks import processes
-from benchmarks.figures import tell
-from benchmarks.peers.measures import Result, Taken, paced, summed
+from benchmarks.peers.measures import Result, Rounds, Taken, paced
 from benchmarks.peers.systems import Server
 from dafka_core import EmbeddedCluster
 
@@ -72,18 +71,14 @@ def measure(
 ) -> Iterator[Result]:
     """Measure each situation at each rate, with new stores each time."""
     for size_bytes in sizes:
-        taken: dict[tuple[str, float], list[Taken]] = {}
+        measured = Rounds(size_bytes, 1)
         for _ in range(rounds):
             for situation in SITUATIONS:
                 for per_second in rates:
                     one = _measured(situation, per_second, seconds, size_bytes)
-                    taken.setdefault((situation.name, per_second), []).append(one)
-                    tell(f"{situation.name}, {per_second:g}/s: {one.latencies_ms}")
-        for (name, per_second), found in taken.items():
-            records = int(per_second * seconds)
-            yield summed(
-                f"latency at {per_second:,.0f}/s, {name}", "dafka", size_bytes, 1, records, found
-            )
+                    row = f"latency at {per_second:,.0f}/s, {situation.name}"
+                    measured.add(row, "dafka", int(per_second * seconds), one)
+        yield from measured.results()
 
 
 def _measured(situation: Situation, per_second: float, seconds: float, size_bytes: int) -> Taken:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from benchmarks import bench_write, kafka_broker, processes, spark_sessions
-from benchmarks.figures import tell, turns
-from benchmarks.peers.measures import Result, Taken, new_topic, paced, served, summed
+from benchmarks.figures import turns
+from benchmarks.peers.measures import Result, Rounds, Taken, new_topic, paced, served
 from benchmarks.peers.systems import CLIENTS, Server, disk_bytes
 
 SYSTEMS: Final = ("dafka", "kafka", "kafka-synced")  # those with a connector for Spark
@@ -34,17 +34,14 @@ def measure(
     systems = [system for system in systems if system in SYSTEMS]
     with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
         for size_bytes in sizes:
-            count = records(size_bytes)
-            taken: dict[tuple[str, str], list[Taken]] = {}
+            count, measured = records(size_bytes), Rounds(size_bytes, TASKS)
             for system in turns(systems, rounds):
                 with served(system, TASKS) as server:
                     for _ in _queries(spark, system, server, WARM_UP_RECORDS, size_bytes):
                         pass
                     for row, one in _queries(spark, system, server, count, size_bytes):
-                        taken.setdefault((row, system), []).append(one)
-                        tell(f"{row}, {size_bytes} B: {system} {one.rate:.4g}/s")
-            for (row, system), found in taken.items():
-                yield summed(row, system, size_bytes, TASKS, count, found)
+                        measured.add(row, system, count, one)
+            yield from measured.results()
 
 
 def latency(
@@ -58,18 +55,16 @@ def latency(
     systems = [system for system in systems if system in SYSTEMS]
     with spark_sessions.session(kafka_broker.sparks_jars()) as spark:
         for size_bytes in sizes:
-            taken: dict[tuple[str, float], list[Taken]] = {}
+            measured = Rounds(size_bytes, 1)
             for system in turns(systems, rounds):
                 with served(system, 1) as server:
                     for per_second in rates:
                         one = _through_a_query(
                             spark, system, server, per_second, seconds, size_bytes
                         )
-                        taken.setdefault((system, per_second), []).append(one)
-                        tell(f"topic to topic, {system}, {per_second:g}/s: {one.latencies_ms}")
-            for (system, per_second), found in taken.items():
-                row = f"latency at {per_second:,.0f}/s, topic to topic by Spark"
-                yield summed(row, system, size_bytes, 1, int(per_second * seconds), found)
+                        row = f"latency at {per_second:,.0f}/s, topic to topic by Spark"
+                        measured.add(row, system, int(per_second * seconds), one)
+            yield from measured.results()
 
 
 def _through_a_query(

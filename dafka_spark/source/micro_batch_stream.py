@@ -8,11 +8,10 @@ pickles to the executors for ``read``.  Neither opens a connection before it nee
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, NoReturn
 
@@ -27,9 +26,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dafka_core.errors import ConfigError, DafkaError, StoreUnreachableError
-from dafka_core.flight.limits import MAX_RANGES
-from dafka_core.flight.requests import RecordRange
-from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.epochs import MAX_END, NO_LIFE
 from dafka_core.model.positions import AGO, AT_LATEST, Position
 from dafka_core.model.records import TopicPartition
@@ -42,7 +38,6 @@ from dafka_spark.python_workers import hide_frames
 from dafka_spark.source.data_loss import RegressionDetector
 from dafka_spark.source.offset_ranges import (
     DafkaInputPartition,
-    Holders,
     OffsetRange,
     Sizes,
     StoreRange,
@@ -135,12 +130,11 @@ class BatchLimit:
         self,
         limit: ReadLimit,
         waiting: Waiting,
-        firsts: Mapping[TopicPartition, int],
-        holders: Holders,
+        sizes: Callable[[Waiting], Sizes],
         *,
         turn: int,
     ) -> dict[TopicPartition, int]:
-        """Return how many records to take of each partition, from offsets ``firsts`` on."""
+        """Return how many records to take of each partition; ``sizes`` asks for their sizes."""
         if isinstance(limit, ReadAllAvailable):
             return rate_limit(waiting, None)
         most = total = sum(waiting.values())
@@ -152,35 +146,12 @@ class BatchLimit:
         else:
             raise TypeError(f"a limit of {type(limit).__name__} is not one this source declared")
         if most * UNASKED_BYTES > size:
-            within = records_within(size, waiting, self.sizes(waiting, firsts, holders))
+            within = records_within(size, waiting, sizes(waiting))
             if within < total and self._options.is_limited_by_default and not self._has_warned:
                 self._has_warned = True
                 _log.warning(_LIMITED_BY_DEFAULT, within, total, size)
             most = min(most, within)
         return rate_limit(waiting, most, turn=turn)
-
-    def sizes(
-        self, waiting: Waiting, firsts: Mapping[TopicPartition, int], holders: Holders
-    ) -> Sizes:
-        """Return the stores' samples for the partitions with most records; some may be missing."""
-        found: dict[TopicPartition, Sequence[float]] = {}
-        stores: dict[StoreLocation, list[RecordRange]] = {}
-        for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
-            if held := holders(tp):
-                best = max(held, key=lambda each: (each.life, each.end, -each.earliest))
-                wanted = RecordRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
-                stores.setdefault(best.location, []).append(wanted)
-        timeout_s = min(self._options.fetch_timeout_s, timing.REQUEST_TIMEOUT_S)
-        for location, ranges in stores.items():
-            try:
-                with connections.borrow_client(location, self._options.keys) as client:
-                    sizes = client.record_sizes(ranges, timeout_s=timeout_s).sizes
-            except DafkaError as error:
-                _log.debug("the size of records is unknown: %s", error)
-                continue
-            for wanted, size in zip(ranges, sizes, strict=False):
-                found[wanted.tp] = size or ()
-        return found
 
 
 # -- the reader ------------------------------------------------------------------------------------
@@ -343,10 +314,12 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
             ends = {tp: max(info.end, self._read.get(tp, 0)) for tp, info in heads.items()}
             waiting = {tp: end - self._read.get(tp, end) for tp, end in ends.items()}
             report = SourceOffset({**self._read, **ends}).report()
-            sizes = partial(self._limit.sizes, firsts=self._read, holders=self._snapshot.holders)
-            lag = self._lag.of(waiting, sizes)
+            lag = self._lag.of(waiting, self._sizes_from(self._read))
             self._report = {**report, "lag": lag, "source": described(self._options)}
         return self._report
+
+    def _sizes_from(self, firsts: Mapping[TopicPartition, int]) -> Callable[[Waiting], Sizes]:
+        return partial(self._offsets.record_sizes, firsts=firsts, snapshot=self._snapshot)
 
     def _end(self, start: dict[str, Any], heads: Heads, limit: ReadLimit) -> dict[str, Any]:
         begin = self._parse(start)
@@ -362,8 +335,8 @@ class DafkaMicroBatchStream(PartitionReader, DataSourceStreamReader, SupportsTri
         waiting = {tp: count for tp, info in heads.items() if (count := info.end - firsts[tp]) > 0}
         taken: dict[TopicPartition, int] = {}
         if self._frozen is not None or not self._limit.is_delayed(limit, waiting):
-            turn, holders = sum(begin.positions.values()), self._snapshot.holders
-            taken = self._limit.taken(limit, waiting, firsts, holders, turn=turn)
+            turn, sizes = sum(begin.positions.values()), self._sizes_from(firsts)
+            taken = self._limit.taken(limit, waiting, sizes, turn=turn)
         ends = {tp: firsts[tp] + count for tp, count in taken.items()}
         self._read = {**begin.positions, **firsts, **ends}
         self._report = None

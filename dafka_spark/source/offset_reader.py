@@ -7,6 +7,7 @@ request, which it answers as soon as something changes.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import threading
@@ -23,7 +24,8 @@ from dafka_core.archive.manifest import ArchivedFile
 from dafka_core.config.missing_stores import check_min_stores, warning
 from dafka_core.config.node_options import KeyFiles
 from dafka_core.errors import ConfigError, DafkaError, NoStoreError
-from dafka_core.flight.limits import MAX_NAMES
+from dafka_core.flight.limits import MAX_NAMES, MAX_RANGES
+from dafka_core.flight.requests import RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
 from dafka_core.model.name_limits import what_there_is
@@ -39,7 +41,7 @@ from dafka_spark.cluster.store_registry import Answer, StoreRegistry
 from dafka_spark.cluster.timing import Deadline
 from dafka_spark.option_types import EVERY_TOPIC, TopicSelection, as_written
 from dafka_spark.options import AUTO, LOCAL, MESH, Bound, SourceOptions
-from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, StoreRange
+from dafka_spark.source.offset_ranges import NOT_ARCHIVED, Archived, Sizes, StoreRange, Waiting
 
 T = TypeVar("T")
 
@@ -292,6 +294,31 @@ class OffsetReader:
             for info, offset in zip(infos, answer[1], strict=True):
                 found[info.tp].append((range(info.earliest, info.end), offset))
         return found, failures, max(ahead_us, default=0)
+
+    def record_sizes(
+        self, waiting: Waiting, firsts: Mapping[TopicPartition, int], snapshot: OffsetsSnapshot
+    ) -> Sizes:
+        """Return samples of the sizes of waiting records, from offsets ``firsts`` on.
+
+        Of the partitions with most of them; some may be missing.
+        """
+        found: dict[TopicPartition, Sequence[float]] = {}
+        stores: dict[StoreLocation, list[RecordRange]] = defaultdict(list)
+        for tp in heapq.nlargest(MAX_RANGES, waiting, key=waiting.__getitem__):
+            if held := snapshot.holders(tp):
+                best = max(held, key=lambda each: (each.life, each.end, -each.earliest))
+                wanted = RecordRange(*tp, firsts[tp], firsts[tp] + waiting[tp])
+                stores[best.location].append(wanted)
+        for location, ranges in stores.items():
+            try:
+                with connections.borrow_client(location, self._options.keys) as client:
+                    sizes = client.record_sizes(ranges, timeout_s=self._answer_s).sizes
+            except DafkaError as error:
+                _log.debug("the size of records is unknown: %s", error)
+                continue
+            for wanted, size in zip(ranges, sizes, strict=False):
+                found[wanted.tp] = size or ()
+        return found
 
     def query_stores(self, work: Callable[[StoreClient], T]) -> list[Answer[T]]:
         """Run some work at each store with Flight that the latest snapshot found, in parallel."""

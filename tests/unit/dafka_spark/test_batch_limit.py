@@ -21,7 +21,7 @@ def limit(**given: str) -> BatchLimit:
 
 
 def taken(of: BatchLimit, waiting: Waiting, by: Any = None, turn: int = 0) -> Waiting:
-    return of.taken(by or of.default, waiting, dict.fromkeys(waiting, 0), lambda _: [], turn=turn)
+    return of.taken(by or of.default, waiting, lambda _: {}, turn=turn)
 
 
 @pytest.mark.parametrize(
