@@ -1,7 +1,5 @@
 """Names of topics that Kafka clients may make, and their configs as rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.config.topic_rules import parse_rules, rule_of
