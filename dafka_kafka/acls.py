@@ -14,7 +14,6 @@ from dafka_kafka.api import (
     Answer,
     Api,
     Client,
-    EncodedResponse,
     Feature,
     Response,
     encoded,
@@ -60,7 +59,7 @@ class Acls(Feature):
             raise RefusedError(KafkaError.SECURITY_DISABLED, NO_ACLS)
         held, version = self._users.permissions(), client.version
 
-        def answer() -> EncodedResponse:
+        def answer() -> bytearray:
             found = {"error_message": None, "resources": resources(request, held)}
             return encoded(Api.DESCRIBE_ACLS, version, found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property, partial
@@ -107,19 +107,13 @@ Answer = dict[str, Any]
 """The fields of a response, with structures as such mappings; ``schemas`` makes the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedResponse:
-    """An encoded response body, in pieces that need not be joined."""
-
-    pieces: Sequence[bytes | bytearray | memoryview]
-
-
-def encoded(api: Api, version: int, answer: Answer) -> EncodedResponse:
+def encoded(api: Api, version: int, answer: Answer) -> bytearray:
     """Encode an answer; in a thread for a large one, which would hold up the event loop."""
-    return EncodedResponse([schemas.made_response(api, answer).encode(version=version)])
+    octets: bytearray = schemas.made_response(api, answer).encode(version=version)
+    return octets
 
 
-Response = Any | EncodedResponse | None
+Response = Any | bytes | bytearray | None
 """A message of ``schemas``, its encoded body, or None where the client expects none (acks=0)."""
 
 Handler = Callable[[Any, Client], Awaitable[Response]]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -87,27 +88,10 @@ SIZE: Final = "retention.bytes"
 FOREVER: Final = -1
 MAX_LONG: Final = 2**63 - 1
 
-_LONG: Final = re.compile(r"(?a)-?\d{1,19}")
-
 _MOST: Final = {AGE: MAX_AGE_S * 1000, SIZE: 10**15 - 1}
 """Largest limits of a rule. Larger ones keep everything: tools write 2^63 - 1 for ever."""
 
 Limits = Mapping[str, int | None]  # requested values by config name; None resets one
-
-
-def parsed(name: str, value: str | None) -> int | None:
-    """Parse a config's value.
-
-    Raises:
-        RefusedError: it is invalid.
-    """
-    if value is None:
-        return None
-    number = int(value) if _LONG.fullmatch(value) else 0
-    if number != FOREVER and not 1 <= number <= MAX_LONG:
-        why = f"config {name} must be at least 1, or -1 to keep all; got {value!r}"
-        raise RefusedError(KafkaError.INVALID_CONFIG, why)
-    return number if number <= _MOST[name] else FOREVER
 
 
 def own_rule(topic: str, rules: Sequence[RetentionRule]) -> RetentionRule | None:
@@ -177,11 +161,16 @@ def set_at_all(store: Store, topic: str, limits: Limits, *, anew: bool = False) 
         raise RefusedError(KafkaError.KAFKA_STORAGE_ERROR, why) from None
 
 
-RETENTION: Final = (AGE, SIZE)  # configs that clients may change, and retention rules keep
-
 MAX_BATCH: Final = "max.message.bytes"
+
+RETENTION: Final = (AGE, SIZE)
 REGISTERED: Final = (MAX_BATCH, MIN_STORES)
-"""Configs that clients may change, and the partition registry keeps."""
+CHANGEABLE: Final = (*RETENTION, *REGISTERED)
+"""Configs that retention rules keep, that the partition registry keeps, and all that clients may
+change."""
+
+
+_INTEGER: Final = re.compile(r"(?a)\s*[-+]?\d{1,19}\s*")
 
 
 class Kind(IntEnum):
@@ -197,7 +186,7 @@ class Kind(IntEnum):
     def parse(self, value: str) -> Any:
         """Parse a value; raise ValueError if it is invalid."""
         if self in (Kind.INT, Kind.LONG):
-            return int(value)
+            return int(value if _INTEGER.fullmatch(value) else "")
         if self == Kind.DOUBLE:
             return float(value)
         if self == Kind.BOOLEAN:
@@ -239,7 +228,16 @@ _WITHOUT_MEANING: Final = {
 }
 """Configs that any value may be set to; they are not shown."""
 
+_LIMIT: Final = TopicConfig(
+    Kind.LONG,
+    lambda _: FOREVER,
+    lambda _, value: value == FOREVER or 1 <= value <= MAX_LONG,
+    "it is at least 1, or -1 to keep all",
+)
+
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    AGE: _LIMIT,
+    SIZE: _LIMIT,
     "cleanup.policy": TopicConfig(
         Kind.LIST, lambda _: "delete", lambda _, value: value == ["delete"], NO_COMPACTION
     ),
@@ -283,7 +281,7 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
         for name in names.split()
     },
 }
-"""The configs of Kafka's topics, without those of retention."""
+"""The configs of Kafka's topics."""
 
 UNCHANGED: Final = (
     "a gateway's options are given where it starts ('dafka kafka --help'), and nothing else but "
@@ -441,7 +439,7 @@ class Config(NamedTuple):
         return {
             "name": self.name,
             "value": self.value,
-            "read_only": self.name not in (*RETENTION, *REGISTERED),
+            "read_only": self.name not in CHANGEABLE,
             "config_source": self.source,
             "is_sensitive": False,
         }
@@ -456,13 +454,14 @@ def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     """Return a topic's configs by name; its retention is that of the gateway's store."""
     rules, options = node.store.retention_control.rules, node.store.options
     registered = node.registry.table.configs(topic)
-    values, defaults = {MIN_STORES: node.default_copies, **registered}, StoreOptions()
+    limits = dict(zip(RETENTION, _limits_of(rule_of(topic, rules)), strict=True))
+    values = {MIN_STORES: node.default_copies, **limits, **registered}
+    defaults = StoreOptions()
     found = [
         _config(name, each.kind, values.get(name, each.value(options)), each.value(defaults))
         for name, each in TOPIC_CONFIGS.items()
         if each.value is not None
     ]
-    found += _retention(rule_of(topic, rules), *RETENTION)
     changed = {*registered, *(RETENTION if own_rule(topic, rules) is not None else ())}
     return sorted(
         each._replace(source=Source.DYNAMIC_TOPIC_CONFIG) if each.name in changed else each
@@ -470,13 +469,11 @@ def topic_configs(node: GatewayNode, topic: str) -> list[Config]:
     )
 
 
-def _retention(rule: RetentionRule | None, age: str, size: str) -> list[Config]:
+def _limits_of(rule: RetentionRule | None) -> tuple[int, int]:
+    """Return the values of ``RETENTION``."""
     age_s, size_bytes = (rule.age_s, rule.size_bytes) if rule else (None, None)
     age_ms = FOREVER if age_s is None else round(age_s * 1000)
-    return [
-        _config(age, Kind.LONG, age_ms, FOREVER),
-        _config(size, Kind.LONG, FOREVER if size_bytes is None else size_bytes, FOREVER),
-    ]
+    return age_ms, FOREVER if size_bytes is None else size_bytes
 
 
 async def set_configs(
@@ -526,7 +523,8 @@ def gateway_configs(node: GatewayNode) -> list[Config]:
     found.append(_config("default.replication.factor", Kind.INT, copies, 1))
     rules = node.store.retention_control.rules
     general = next((each for each in rules if each.pattern == "*"), None)
-    found += _retention(general, "log.retention.ms", "log.retention.bytes")
+    for name, limit in zip(RETENTION, _limits_of(general), strict=True):
+        found.append(_config(f"log.{name}", Kind.LONG, limit, FOREVER))
     return sorted(found)
 
 
@@ -551,58 +549,58 @@ def settings(gateway: KafkaOptions, store: StoreOptions) -> dict[str, tuple[Kind
     }
 
 
-def values_of(node: GatewayNode, configs: Iterable[Any]) -> dict[str, int | None]:
+def values_of(node: GatewayNode, configs: Sequence[Any]) -> dict[str, int | None]:
     """Return the values that a client sets for a topic, None for defaults, without fixed configs.
 
     Raises:
         RefusedError: some of them can't be set; it names all of these.
     """
     values: dict[str, int | None] = {}
-    refusals = []
+    times = Counter(each.name for each in configs)
+    refusals = [f"config {name!r} is named twice" for name in times if times[name] > 1]
     for config in configs:
-        operation = getattr(config, "config_operation", Operation.SET)
-        value = None if operation == Operation.DELETE else config.value
         try:
-            if config.name not in RETENTION:
-                _check(node, config.name, operation, value)
-                if config.name in REGISTERED:
-                    values[config.name] = None if value is None else int(value)
-            elif operation in (Operation.SET, Operation.DELETE):
-                values[config.name] = parsed(config.name, value)
-            else:
-                raise RefusedError(KafkaError.INVALID_CONFIG, _no_list(config.name))
-        except RefusedError as refused:
-            refusals.append(refused.why)
+            value = _parsed(node, config)
+        except ValueError as error:
+            refusals.append(str(error))
+        else:
+            if config.name in CHANGEABLE:
+                values[config.name] = value
     if refusals:
         raise RefusedError(KafkaError.INVALID_CONFIG, "; ".join(refusals))
     return values
 
 
-def _no_list(name: str) -> str:
-    return f"config {name!r} is not a list: it can be set or deleted"
+def _parsed(node: GatewayNode, asked: Any) -> Any:
+    """Return the value that a client sets a config of a topic to; None for the default.
 
-
-def _check(node: GatewayNode, name: str, operation: int, value: str | None) -> None:
-    """Raise RefusedError unless a topic can have this config, or has its value already."""
-    config = TOPIC_CONFIGS.get(name)
+    Raises:
+        ValueError: it can't be set, with the reason.
+    """
+    name, value, config = asked.name, asked.value, TOPIC_CONFIGS.get(asked.name)
+    operation = getattr(asked, "config_operation", Operation.SET)
     if config is None:
-        raise RefusedError(KafkaError.INVALID_CONFIG, f"config {name!r} is not known here")
+        raise ValueError(f"config {name!r} is not known here")
     if operation not in tuple(Operation) or (
         operation in (Operation.APPEND, Operation.SUBTRACT) and config.kind != Kind.LIST
     ):
-        raise RefusedError(KafkaError.INVALID_CONFIG, _no_list(name))
+        raise ValueError(f"config {name!r} is not a list: it can be set or deleted")
+    if operation == Operation.DELETE:
+        return None
     if value is None:
-        return
+        raise ValueError(f"config {name} has no value: leave it out, or delete it, for the default")
     shown = "" if config.value is None else str(config.value(node.store.options))
     try:
-        asked = config.kind.parse(value)
+        found = config.kind.parse(value)
         if operation == Operation.APPEND:
-            asked = sorted({*asked, *config.kind.parse(shown)})
+            found = sorted({*found, *config.kind.parse(shown)})
         elif operation == Operation.SUBTRACT:
-            asked = sorted({*config.kind.parse(shown)}.difference(asked))
+            found = sorted({*config.kind.parse(shown)}.difference(found))
+        is_accepted = config.accepts(node, found)
     except ValueError:
-        why = f"config {name} has no value {value!r}"
-        raise RefusedError(KafkaError.INVALID_CONFIG, why) from None
-    if not config.accepts(node, asked):
-        why = f"config {name} is {shown}, and {value!r} cannot be set: {config.why}"
-        raise RefusedError(KafkaError.INVALID_CONFIG, why)
+        is_accepted = False
+    if not is_accepted:
+        now = f" is {shown}, and" if shown and name not in RETENTION else ""
+        why = f": {config.why}" if config.why else ""
+        raise ValueError(f"config {name}{now} cannot be {value!r}{why}")
+    return FOREVER if name in _MOST and found > _MOST[name] else found

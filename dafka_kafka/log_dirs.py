@@ -12,7 +12,6 @@ from dafka_kafka.api import (
     Answer,
     Api,
     Client,
-    EncodedResponse,
     Feature,
     Response,
     encoded,
@@ -36,7 +35,7 @@ class LogDirs(Feature):
 
     @serves(Api.DESCRIBE_LOG_DIRS, range(6), on_cluster(Operation.DESCRIBE))
     async def _describe(self, request: Any, client: Client) -> Response:
-        def answer() -> EncodedResponse:
+        def answer() -> bytearray:
             found = {"results": [self._directory(list(self._asked(request.topics)))]}
             return encoded(Api.DESCRIBE_LOG_DIRS, client.version, found)
 

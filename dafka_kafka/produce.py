@@ -27,7 +27,6 @@ from dafka_kafka.api import (
     Answer,
     Api,
     Client,
-    EncodedResponse,
     Feature,
     Response,
     on_cluster,
@@ -383,7 +382,7 @@ class Produce(Feature):
                 why = f"topic {printable(part.topic)!r}: {outcome.why}"
                 self._node.complaints.note(kind, client.host, why)
         answers = map(_answer, parts, outcomes)
-        return EncodedResponse([encoded_answers(answers, client.version)])
+        return encoded_answers(answers, client.version)
 
     async def _wait(
         self, waiting: Sequence[asyncio.Future[Any]], timeout_s: float, *, is_awaited: bool

@@ -9,12 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dafka_core import Reader
 from dafka_core.errors import DataLossError
 from dafka_core.model.epochs import NO_LIFE, Epoch
-from dafka_core.model.records import (
-    KnownStore,
-    PartitionInfo,
-    RecordBatch,
-    TopicPartition,
-)
+from dafka_core.model.records import KnownStore, PartitionInfo, RecordBatch, TopicPartition
 from dafka_core.model.values import Values
 
 BATCH_RECORDS = 7

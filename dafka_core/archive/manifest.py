@@ -144,8 +144,6 @@ def topic_name(directory: Path | str, topic: str) -> str:
 
 def topic_of(name: str) -> str | None:
     """Return the topic of a directory's name; None for other directories."""
-    if not name.startswith(_TOPIC):
-        return None
     shown = _PERCENT.sub(lambda found: chr(int(found[1], 16)), name.removeprefix(_TOPIC))
     with contextlib.suppress(ValueError, ArchiveError):
         topic = unescape(shown)

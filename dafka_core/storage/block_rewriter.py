@@ -364,18 +364,16 @@ class BlockCompressor:
                 return None
             noted = tables.cold.get(row.id)
             found = next(tables.blocks_reaching(row.id, max(mark, row.earliest), row.end), None)
-            cold: _Cold | None = None
-            damage: StoreError | None = None
             try:
                 cold = found and tables.read_block(tp, found, partial(self._cold, number))
-            except StoreError as error:
+            except StoreError:
                 assert found is not None
-                mark, damage = next(tables.firsts(row.id, found.first + 1), row.end), error
+                after = next(tables.firsts(row.id, found.first + 1), row.end)
+                self._waiting.appendleft((tp, after))
+                raise
         if cold is None or found is None:
             if mark > noted:  # after uncompressed or damaged ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark))
-            if damage is not None:
-                raise damage
             return None
         first, end = found.first, found.first + cold.records
         if cold.packed is None:

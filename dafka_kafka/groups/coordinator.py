@@ -311,7 +311,8 @@ class Coordinator:
             return error
         found = self._groups.get(group_id)
         if found is None:
-            if not self.offsets.is_there(group_id) and self._count() >= MAX_GROUPS:
+            is_there = self.offsets.is_there(group_id)
+            if not is_there and len({*self.offsets.groups(), *self._groups}) >= MAX_GROUPS:
                 return KafkaError.GROUP_MAX_SIZE_REACHED
             found = Group(group_id, self._node.options)
             if (kept := self.offsets.generation(group_id)) is not None:
@@ -460,9 +461,6 @@ class Coordinator:
 
     def _live_now(self) -> frozenset[str]:
         return frozenset(each.address for each in self._gateways.live())
-
-    def _count(self) -> int:
-        return len({*self.offsets.groups(), *self._groups})
 
     def _end(self, group: Group, error: KafkaError) -> None:
         group.end(error)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from dafka_core.flight.store_location import StoreLocation
@@ -22,6 +21,8 @@ from tests.forked import Forked
 READY = b"READY "
 PROGRAM = "dafka_core.cli"
 ROOT = Path(__file__).parents[2]
+
+Words = Sequence[str]
 
 
 _PADDING = re.compile(rb"\.{64,}")
@@ -57,7 +58,7 @@ class Node:
         what: str,
         arguments: Sequence[str],
         log: Path,
-        prefix: Sequence[str] = (),
+        prefix: Words = (),
         module: str = PROGRAM,
     ) -> None:
         self.what = what
@@ -166,12 +167,7 @@ class Node:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _read(self) -> None:
@@ -186,12 +182,7 @@ class Feeder(Node):
     """``dafka produce``, a value for each line."""
 
     def __init__(
-        self,
-        topic: str,
-        tower: str,
-        log: Path,
-        prefix: Sequence[str] = (),
-        options: Sequence[str] = (),
+        self, topic: str, tower: str, log: Path, prefix: Words = (), options: Words = ()
     ) -> None:
         waits = ("--close-timeout-s", str(PATIENCE_S), "--publish-timeout-s", str(PATIENCE_S))
         super().__init__("produce", [topic, "--tower", tower, *waits, *options], log, prefix)
@@ -259,12 +250,7 @@ class Listener(Node):
     """``dafka consume``: all records of a topic from the first one on."""
 
     def __init__(
-        self,
-        topic: str,
-        tower: str,
-        log: Path,
-        prefix: Sequence[str] = (),
-        options: Sequence[str] = (),
+        self, topic: str, tower: str, log: Path, prefix: Words = (), options: Words = ()
     ) -> None:
         arguments = [topic, "--tower", tower, "--from-beginning", "--json", *options]
         super().__init__("consume", arguments, log, prefix)
@@ -314,7 +300,7 @@ def environment() -> dict[str, str]:
 
 
 def start_tower(
-    log: Path, ports: tuple[int, int] = (0, 0), host: str = "127.0.0.1", prefix: Sequence[str] = ()
+    log: Path, ports: tuple[int, int] = (0, 0), host: str = "127.0.0.1", prefix: Words = ()
 ) -> Node:
     """Start a tower without waiting for it."""
     sub, pub = (f"tcp://{host}:{port}" for port in ports)
@@ -323,11 +309,7 @@ def start_tower(
 
 
 def start_store(
-    directory: Path | str,
-    tower: str,
-    log: Path,
-    prefix: Sequence[str] = (),
-    options: Sequence[str] = (),
+    directory: Path | str, tower: str, log: Path, prefix: Words = (), options: Words = ()
 ) -> Node:
     """Start a store without waiting for it."""
     arguments = ["--exit-with-parent", "--dir", str(directory), "--tower", tower, *options]
@@ -342,8 +324,8 @@ class Site:
         directory: Path,
         stack: contextlib.ExitStack,
         tower: str,
-        prefix: Sequence[str] = (),
-        options: Sequence[str] = (),
+        prefix: Words = (),
+        options: Words = (),
     ) -> None:
         self.directory = directory
         self.tower = tower

@@ -202,11 +202,7 @@ class TableRound(Round):
 
 
 def _kill_in_turns(
-    chaos: Chaos,
-    chance: random.Random,
-    stores: tuple[Kept, Kept],
-    flow: Flow,
-    load: Load,
+    chaos: Chaos, chance: random.Random, stores: tuple[Kept, Kept], flow: Flow, load: Load
 ) -> None:
     began_s = time.monotonic()
     due_s = load.kill_every_s * chance.uniform(0.5, 1)

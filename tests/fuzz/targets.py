@@ -22,13 +22,7 @@ from dafka_core.config.node_options import LAYOUTS
 from dafka_core.config.topic_rules import parse_compression, parse_rules
 from dafka_core.errors import ConfigError, InvalidRequestError, ProtocolError
 from dafka_core.flight.backup_requests import BackupRequest
-from dafka_core.flight.requests import (
-    Criteria,
-    GetRequest,
-    InfoRequest,
-    PutRequest,
-    Request,
-)
+from dafka_core.flight.requests import Criteria, GetRequest, InfoRequest, PutRequest, Request
 from dafka_core.flight.server_requests import ACTIONS
 from dafka_core.model import log_entries
 from dafka_core.model.envelope_columns import HEADERS, KEY, VALUE, close_columns, opened_columns

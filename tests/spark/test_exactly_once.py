@@ -15,10 +15,7 @@ from tests.spark.topics import TIMEOUT_S, Topics, finished, forget_last_commit, 
 
 @pytest.mark.parametrize(
     ("master", "executors"),
-    [
-        ("local[2,4]", 1),
-        pytest.param("local-cluster[2,1,1024]", 2, marks=pytest.mark.nightly),
-    ],
+    [("local[2,4]", 1), pytest.param("local-cluster[2,1,1024]", 2, marks=pytest.mark.nightly)],
 )
 def test_tasks_that_fail_and_are_repeated(
     topics: Topics, topic: str, tmp_path: Path, master: str, executors: int

@@ -69,11 +69,7 @@ def test_the_program_prints_the_readmes_output_and_leaves_no_files(tmp_path: Pat
 @pytest.mark.parametrize(
     ("page", "heading", "lines"),
     [
-        (
-            "python",
-            "Programs in Python",
-            [".* 0 b'hello'", ".* 1 b'brokerless'", ".* 2 b'world'"],
-        ),
+        ("python", "Programs in Python", [".* 0 b'hello'", ".* 1 b'brokerless'", ".* 2 b'world'"]),
         (
             "python",
             "Keys and headers",

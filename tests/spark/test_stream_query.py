@@ -36,8 +36,7 @@ def test_a_query_continues_from_its_checkpoint(topics: Topics, topic: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("starting", "count", "tasks"),
-    [("latest", 0, set()), ("latest-25", 25, {0, 1})],
+    ("starting", "count", "tasks"), [("latest", 0, set()), ("latest-25", 25, {0, 1})]
 )
 def test_the_first_batch_is_repeated_beside_new_records_and_partitions(
     topics: Topics, topic: str, tmp_path: Path, starting: str, count: int, tasks: set[int]

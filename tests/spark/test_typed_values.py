@@ -21,7 +21,7 @@ def test_structs_are_written_and_read_as_from_json_reads_them(topics: Topics, to
     rows = topics.spark.range(1000).selectExpr(
         "struct(id, if(id % 3 = 0, null, concat('n', char(10), char(34), id)) AS name, "
         "array(string(id), null) AS tags, struct(id / 7 AS x, date_add(date'2026-01-01', "
-        "cast(id AS INT)) AS day, timestamp_millis(id * 86400001) AS t) AS at) AS value",
+        "cast(id AS INT)) AS day, timestamp_millis(id * 86400001) AS t) AS at) AS value"
     )
     written = rows.union(rows.limit(1).selectExpr("null AS value"))
     topics.save(written, topic=topic, valueFormat="json")

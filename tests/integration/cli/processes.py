@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from subprocess import CompletedProcess
-from types import TracebackType
 from typing import IO, Any, Self
 
 from tests.forked import Forked
@@ -177,12 +176,7 @@ class Dafka:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.process.kill()
         self.process.wait(PATIENCE_S)
         self.input.close()

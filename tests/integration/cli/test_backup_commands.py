@@ -67,9 +67,11 @@ def test_a_change_at_rest_is_named_and_a_forged_chain_by_a_saved_link(tmp_path: 
     assert forged.returncode == 1
     assert json.loads(forged.stdout)["kind"] == "changed"
     assert b"1 links differ" in forged.stderr
+    assert "the file has links of store" in refusal(1, "store", "verify", other, "--against", file)
     different = run("store", "verify", directory, "--beside", other, "--json")
     assert different.returncode == 1
-    assert json.loads(different.stdout)["kind"] == "different"
+    found = json.loads(different.stdout)
+    assert (found["kind"], found["partition"], found["offset"]) == ("different", TP.partition, 0)
     refused = refusal(2, "store", "verify", directory, "--beside", other, "--save", file)
     assert "cannot be combined with --save or --against" in refused
     nothing = run("store", "verify", directory, "--against", other)

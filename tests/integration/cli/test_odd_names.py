@@ -12,14 +12,7 @@ from dafka_core.model.names import escape, text_of
 from dafka_core.protocol.codec import subscription
 from dafka_core.protocol.messages import Ack, ConsumerHello, RecordMessage, StoreHello
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import (
-    command,
-    environment,
-    listed,
-    refusal,
-    run,
-    succeed,
-)
+from tests.integration.cli.processes import command, environment, listed, refusal, run, succeed
 from tests.integration.nodes.peers import RawPeer
 
 OCTETS = (

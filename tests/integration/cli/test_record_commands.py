@@ -19,14 +19,7 @@ import pytest
 from dafka_core import Consumer, Producer
 from dafka_core.cli import consume_command, output
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import (
-    PATIENCE_S,
-    Dafka,
-    environment,
-    listed,
-    run,
-    succeed,
-)
+from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, listed, run, succeed
 
 VALUES = [b"a", b"", b"with \r", b"\xff\x00\xfe", "ünï".encode(), b"last"]
 ADDRESS = "0123456789ABCDEF0123456789ABCDEF"

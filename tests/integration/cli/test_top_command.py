@@ -10,14 +10,7 @@ import subprocess
 import pytest
 
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import (
-    Dafka,
-    command,
-    environment,
-    refusal,
-    run,
-    succeed,
-)
+from tests.integration.cli.processes import Dafka, command, environment, refusal, run, succeed
 
 
 @pytest.fixture(scope="module")

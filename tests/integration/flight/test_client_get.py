@@ -430,10 +430,7 @@ def test_what_cannot_be_asked_is_refused_before_it_is_sent(served: Served) -> No
         (lambda: asking.put(TopicPartition("t", ""), 0, timeout_s=1), "'partition' = ''"),
         (lambda: asking.put(TP, -1, timeout_s=1), "'start' = -1"),
         (lambda: asking.wait(TP, -1, timeout_s=1), "'end' = -1"),
-        (
-            lambda: asking.wait(TP, 1, timeout_s=3_601),
-            "'timeout_s' = 3601: must be `float` <=",
-        ),
+        (lambda: asking.wait(TP, 1, timeout_s=3_601), "'timeout_s' = 3601: must be `float` <="),
     ):
         with pytest.raises(InvalidRequestError, match=says):
             wrong()

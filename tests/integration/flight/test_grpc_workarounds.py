@@ -192,9 +192,7 @@ def test_the_watching_thread_ends_when_there_is_nothing_to_watch() -> None:
         wait_until(lambda: "dafka-flight-watch" not in thread_names())
 
 
-def test_the_watching_thread_survives_what_cannot_be_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_watching_thread_survives_what_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a free file descriptor no connection can be found."""
     watchdog = Watchdog()
     given_up: list[int] = []

@@ -12,10 +12,7 @@ from pyarrow import flight
 
 from dafka_core.flight import server_requests
 from dafka_core.flight.columns import VALUES_SCHEMA
-from dafka_core.flight.limits import (
-    MAX_REQUEST_BYTES,
-    MAX_TICKET_BYTES,
-)
+from dafka_core.flight.limits import MAX_REQUEST_BYTES, MAX_TICKET_BYTES
 from dafka_core.model.records import PartitionInfo
 from dafka_core.testing import PATIENCE_S
 from tests.integration.flight.hosts import LARGEST, PARTITION, TOPIC, TP, Served, array, check

@@ -85,4 +85,4 @@ def answer_to(gateway: Gateway, user: Permissions, octets: bytes) -> bytes:
     head = parse_head(asked, requests.apis)
     sasl: Any = SimpleNamespace(available=lambda _, apis: apis, rights=Rights(user))
     work = requests.answer(head, asked, "10.0.0.1", lambda: False, sasl)
-    return b"".join(asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60))
+    return bytes(asyncio.run_coroutine_threadsafe(work, gateway.server.loop).result(60))

@@ -53,10 +53,7 @@ def produce(*topics: str, version: int, acks: int = 1) -> dict[str, Any]:
 
 _FETCHED: Final = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}]
 _COMMITTED: Final = on_topic(committed_offset=7, committed_metadata="")
-_SIMPLE: Final[Values] = {
-    "group_id": "simple",
-    "topics": [{"name": "t", "partition_indexes": [0]}],
-}
+_SIMPLE: Final[Values] = {"group_id": "simple", "topics": [{"name": "t", "partition_indexes": [0]}]}
 _OF_ACLS: Final = {"operation": 1, "permission_type": 1, "resource_type_filter": 1}
 _ACL: Final = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*"}
 _ALTERED: Final = {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}

@@ -20,7 +20,7 @@ import pytest
 from benchmarks import kafka_broker
 from dafka_core import EmbeddedCluster
 from dafka_core.config.node_options import StoreOptions
-from dafka_kafka.configs import RETENTION, TOPIC_CONFIGS, Kind, settings
+from dafka_kafka.configs import TOPIC_CONFIGS, Kind, settings
 from dafka_kafka.options import KafkaOptions
 from tests.integration.kafka import maven
 from tests.integration.kafka.beside import Headers, Record, Server, batch_of, records_of
@@ -502,14 +502,13 @@ def configs(server: Server) -> Found:
     assert server.create("configured") == "NONE"
     shown = described(server, 2, "configured")
     kinds = {name: each.kind for name, each in TOPIC_CONFIGS.items()}
-    kinds |= dict.fromkeys(RETENTION, Kind.LONG)
     for name in sorted({*kinds, *shown}):
         found, kind = shown.get(name, {}), kinds.get(name)
         for field in ("config_type", "config_source", "is_sensitive", "value"):
             yield f"topic {name} {field}", found.get(field)
         other = "true" if kind == Kind.BOOLEAN else "900000"
         other = next((value for begin, value in OTHER.items() if name.startswith(begin)), other)
-        yield f"{name} set to its value", altered(server, name, found.get("value"))
+        yield f"{name} set to its value", altered(server, name, found.get("value", other))
         for value in (other, "-7", "so", ""):
             yield f"{name} set to {value!r}", altered(server, name, value)
         yield f"{name} reset", altered(server, name, None, 1)

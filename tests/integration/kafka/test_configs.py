@@ -19,7 +19,7 @@ from dafka_core.flight.store_client import StoreClient
 from dafka_core.testing.waiting import wait_until
 from dafka_kafka import configs
 from dafka_kafka.api import Api
-from dafka_kafka.configs import REGISTERED, RETENTION
+from dafka_kafka.configs import CHANGEABLE
 from dafka_kafka.errors import MAX_WHY, KafkaError
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.gateways import node_id
@@ -74,7 +74,7 @@ def test_a_topics_configs_are_what_is_true_of_it(admin: AdminClient, store: Stor
     }
     assert all(each.is_default for each in found.values())
     changeable = {name for name, each in found.items() if not each.is_read_only}
-    assert changeable == {*RETENTION, *REGISTERED}
+    assert changeable == {*CHANGEABLE}
     with pytest.raises(KafkaException, match="topic 'u' does not exist"):
         described(admin, TOPIC, "u")
     store.retention.rules = parse_rules("u=1h t=7d,1GiB")
@@ -334,6 +334,26 @@ def test_all_configs_that_cannot_be_set_are_named_at_once(admin: AdminClient) ->
     assert all(name in why for name in asked)
     assert not any(name in why for name in fine)
     assert all(way in why for way in ("withLoggingDisabled()", "connect-standalone"))
+
+
+@pytest.mark.usefixtures("admin")
+def test_a_config_that_is_named_twice_or_has_no_value_is_refused(
+    gateway: Gateway, store: Store
+) -> None:
+    some, all_ = Api.INCREMENTAL_ALTER_CONFIGS, Api.ALTER_CONFIGS
+    value, deleted = {"value": "1000"}, {"value": None, "config_operation": 1}
+    for api, named, why in (
+        (some, (value, deleted), "config 'retention.ms' is named twice"),
+        (all_, (value, value), "config 'retention.ms' is named twice"),
+        (some, ({"value": None},), "config retention.ms has no value"),
+        (all_, ({"value": None},), "config retention.ms has no value"),
+    ):
+        configs = [{"name": "retention.ms", **each} for each in named]
+        resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+        answer = tell(gateway, api, resources=[resource], validate_only=False)
+        ((error, said),) = rows(answer, "responses", *ERROR_AND_WHY)
+        assert (error, said.startswith(why)) == (KafkaError.INVALID_CONFIG, True)
+    assert store.retention.rules == ()
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,7 @@ from dafka_core.testing.waiting import PATIENCE_S, wait_until
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.registry_table import RegistryLog
 from tests.integration.kafka.admin import admin_of, listed, make
-from tests.integration.kafka.clients.clients import (
-    CLIENTS,
-    KafkaClient,
-    Librdkafka,
-    Sent,
-)
+from tests.integration.kafka.clients.clients import CLIENTS, KafkaClient, Librdkafka, Sent
 
 BEGIN = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 BEGIN_MS = 1_772_366_400_123

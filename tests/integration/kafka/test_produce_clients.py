@@ -8,12 +8,7 @@ import pytest
 
 from dafka_core import Consumer, Record
 from dafka_kafka.gateway import Gateway
-from tests.integration.kafka.clients.clients import (
-    CLIENTS,
-    KafkaClient,
-    KafkaPython,
-    Sent,
-)
+from tests.integration.kafka.clients.clients import CLIENTS, KafkaClient, KafkaPython, Sent
 
 WHEN_MS = 1_700_000_000_000
 KINDS = (

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.system.files import open_files_limit, raise_open_files_limit
 from dafka_core.system.hosts import HostPort, listen
 from dafka_core.testing import wait_until
-from dafka_kafka.api import Api, Client, EncodedResponse, Feature, serves
+from dafka_kafka.api import Api, Client, Feature, serves
 from dafka_kafka.gateway import Gateway
 from dafka_kafka.options import Limits
 from dafka_kafka.server import (
@@ -90,7 +91,7 @@ class Slow(Feature):
     @serves(Api.HEARTBEAT, range(4))
     @serves(Api.FETCH, range(12))
     @serves(Api.PRODUCE, range(9))
-    async def answer(self, request: Any, client: Client) -> EncodedResponse | None:
+    async def answer(self, request: Any, client: Client) -> bytes | None:
         self.begun += 1
         self.working += 1
         try:
@@ -100,7 +101,7 @@ class Slow(Feature):
             raise
         finally:
             self.working -= 1
-        return EncodedResponse([self.response]) if self.response else None
+        return self.response or None
 
     async def close(self) -> None:
         self.closed = True
@@ -109,13 +110,19 @@ class Slow(Feature):
 Connect = Callable[[], socket.socket]
 
 
-def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return a server's context, and one of clients that trust it."""
+Wrap = Callable[[socket.socket], socket.socket]
+with_and_without_tls = pytest.mark.parametrize("encrypts", [False, True])
+
+
+def security(encrypts: bool) -> tuple[ssl.SSLContext | None, Wrap]:
+    """Return a server's TLS context, if any, and what its clients do with their connections."""
+    if not encrypts:
+        return None, lambda client: client
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
-    return context, trusting
+    return context, partial(trusting.wrap_socket, server_hostname="127.0.0.1")
 
 
 @contextmanager
@@ -237,10 +244,10 @@ def test_records_of_a_client_that_has_closed_are_read() -> None:
 
 
 def test_records_of_a_client_that_has_closed_are_read_with_tls() -> None:
-    context, trusting = contexts()
+    context, encrypted = security(True)
     with served(tls=context) as (server, connect, slow):
         slow.response = b""
-        with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+        with encrypted(connect()) as client:
             client.sendall(ASK)
             assert response(client)
             client.sendall(produce(bytes(1_000)) * 200)
@@ -274,27 +281,34 @@ def test_a_client_that_sends_an_octet_now_and_then_is_ended(begun: bytes) -> Non
         assert response(idle)
 
 
-def test_a_client_that_takes_no_responses_is_ended() -> None:
-    with served(arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect, slow):
+@with_and_without_tls
+@pytest.mark.parametrize("taken_bytes", [0, 2 << 20])
+def test_a_client_that_takes_at_most_a_part_of_a_response_is_ended(
+    taken_bytes: int, encrypts: bool
+) -> None:
+    tls, connected = security(encrypts)
+    with served(tls=tls, arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect, slow):
         slow.response = bytes(16 << 20)
         let_go(server, slow)
-        client = connect()
-        client.sendall(framed(FETCH) * 2)
-        wait_until(lambda: server.complaints.counts == {TOO_SLOW: 1})
-        wait_until(lambda: server.room.taken_bytes == 0)
+        with connected(connect()) as client:
+            client.sendall(framed(FETCH) * 2)
+            received(client, taken_bytes)
+            wait_until(lambda: server.complaints.counts == {TOO_SLOW: 1})
+            wait_until(lambda: server.room.taken_bytes == 0)
         slow.response = b"done"
-        again = connect()
-        again.sendall(framed(FETCH))
-        assert response(again)[4:] == b"done"
+        with connected(connect()) as again:
+            again.sendall(framed(FETCH))
+            assert response(again)[4:] == b"done"
 
 
+@with_and_without_tls
 @pytest.mark.parametrize("taken_bytes", [0, 2 << 20])
-def test_an_unread_response_counts_with_tls(taken_bytes: int) -> None:
-    context, trusting = contexts()
-    with served(tls=context) as (server, connect, slow):
+def test_an_unread_response_counts(taken_bytes: int, encrypts: bool) -> None:
+    tls, connected = security(encrypts)
+    with served(tls=tls) as (server, connect, slow):
         slow.response = random.Random(7).randbytes(16 << 20)
         let_go(server, slow)
-        with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+        with connected(connect()) as client:
             client.sendall(framed(FETCH))
             assert response(client)[4:] == slow.response
             wait_until(lambda: server.room.taken_bytes == 0)
@@ -302,19 +316,6 @@ def test_an_unread_response_counts_with_tls(taken_bytes: int) -> None:
             assert received(client, taken_bytes)[8:] == slow.response[: max(taken_bytes - 8, 0)]
             wait_until(lambda: server.room.taken_bytes > 16 << 20)
         wait_until(lambda: server.room.taken_bytes == 0)
-
-
-@pytest.mark.parametrize("taken_bytes", [0, 2 << 20])
-def test_a_client_that_takes_a_part_of_a_response_is_ended_with_tls(taken_bytes: int) -> None:
-    context, trusting = contexts()
-    with served(tls=context, arrival_s=0.3, slowest_bytes_per_s=1 << 30) as (server, connect, slow):
-        slow.response = bytes(16 << 20)
-        let_go(server, slow)
-        with trusting.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
-            client.sendall(framed(FETCH))
-            received(client, taken_bytes)
-            wait_until(lambda: server.complaints.counts == {TOO_SLOW: 1})
-            wait_until(lambda: server.room.taken_bytes == 0)
 
 
 def test_no_more_is_read_than_there_is_room_for() -> None:
@@ -436,15 +437,12 @@ def test_users_leave_a_place_for_those_who_have_yet_to_say_who_they_are(users: U
 
 
 def test_who_does_not_begin_with_tls_takes_a_place_and_makes_room(users: Users) -> None:
-    authority = trustme.CA()
-    tls, trusts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    authority.issue_cert("127.0.0.1").configure_cert(tls)
-    authority.configure_trust(trusts)
+    tls, encrypted = security(True)
     with served(users, tls, max_connections=3) as (server, connect, slow):
         let_go(server, slow)
         silent = [connect() for _ in range(5)]
         assert all(map(is_ended, silent[:2]))
-        with trusts.wrap_socket(connect(), server_hostname="127.0.0.1") as client:
+        with encrypted(connect()) as client:
             assert is_ended(silent[2])
             assert log_in(client)
             assert len(server._connections) == 3

@@ -19,7 +19,6 @@ from dafka_core import (
     NotAcknowledgedError,
     RecordTooLargeError,
     Store,
-    StoreError,
     StoreLimitError,
 )
 from dafka_core.config.node_options import LAYOUTS
@@ -118,21 +117,6 @@ def test_a_store_ends_while_its_disk_is_full(store: Store, produce: Produce) -> 
         store.close()
     with Log(store.log.directory) as log:
         assert log.end(TopicPartition("t", producer.address)) < 4_000
-    with pytest.raises(NotAcknowledgedError):
-        producer.flush(0.05)
-
-
-def test_a_disk_that_fails_ends_a_store_in_the_application(
-    store: Store, produce: Produce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(batches: object) -> None:
-        raise StoreError(store.log.directory, "the disk fails")
-
-    monkeypatch.setattr(store.log, "write", refuse)
-    producer = produce("t")
-    producer.publish(b"0")
-    with pytest.raises(StoreError, match="the disk fails"):
-        store.wait(PATIENCE_S)
     with pytest.raises(NotAcknowledgedError):
         producer.flush(0.05)
 

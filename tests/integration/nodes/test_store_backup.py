@@ -17,20 +17,18 @@ from dafka_core.flight.local_log import LocalLogs
 from dafka_core.flight.requests import GetRequest, RecordRange
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
-from dafka_core.model.records import RecordBatch
 from dafka_core.nodes import store_backup, store_identity
 from dafka_core.nodes.store_backup import SavedLinks, back_up, compare, opened, restore, verify
 from dafka_core.nodes.store_identity import new_identity
 from dafka_core.storage import Log, block_rewriter, linker
 from dafka_core.storage.backup import BACKUP_FILE, Backup
-from dafka_core.storage.log_check import CHANGED, DIFFERENT, Checked
+from dafka_core.storage.log_check import CHANGED, Checked
 from dafka_core.testing import wait_until
 from tests.integration.nodes.conftest import Consume, Produce
 from tests.integration.nodes.content import flushed
 from tests.integration.nodes.peers import PATIENCE_S
 from tests.integration.storage.damage import tamper, three_blocks
 from tests.integration.storage.linked import link
-from tests.integration.storage.processes import TP
 
 
 def verified(store: Path | str) -> Checked:
@@ -166,22 +164,6 @@ def kinds(store: Path | str) -> list[str]:
     return [damage.kind for each in verify(str(store)) for damage in each.found]
 
 
-def test_a_forged_chain_is_found_by_a_link_that_was_kept(tmp_path: Path) -> None:
-    every = linked(tmp_path / "s")
-    path = tmp_path / "links.json"
-    SavedLinks.of(str(tmp_path / "s")).write(path)
-    saved = SavedLinks.read(path)
-    assert [each[:4] for each in saved.links] == [(*TP, 0, 300)]
-    assert [each.linked for each in saved.check(str(tmp_path / "s"))] == [300]
-    forge(tmp_path / "s", every[7], every[8])
-    assert kinds(tmp_path / "s") == []
-    (checked,) = saved.check(str(tmp_path / "s"))
-    assert [each.kind for each in checked.found] == [CHANGED]
-    linked(tmp_path / "other")
-    with pytest.raises(StoreError, match="the file has links of store"):
-        list(saved.check(str(tmp_path / "other")))
-
-
 LINK = ["t", "p", 0, 5, "0" * 16, "a" * 64, "b" * 64]
 
 
@@ -203,19 +185,6 @@ def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes | 
         SavedLinks.read(path)
     with pytest.raises(StoreError):
         SavedLinks("", "", ()).write(tmp_path / "missing" / "links.json")
-
-
-def test_two_stores_are_compared_and_the_first_range_is_named(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        every = linked(tmp_path / name)
-    a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    assert list(compare(a, b)) == [(300, [])]
-    forge(tmp_path / "b", every[200], every[201])
-    ((same, (damage,)),) = compare(a, b)
-    assert (same, damage[:4]) == (0, (DIFFERENT, *TP, 0))
-    with Log(tmp_path / "b") as log:
-        log.append([RecordBatch.of(TP._replace(topic="u"), 0, [b"v"])])
-    assert len(list(compare(a, b))) == 1
 
 
 def test_a_backup_has_the_links_and_none_is_restored_of_changed_records(tmp_path: Path) -> None:

@@ -6,12 +6,7 @@ import pytest
 
 from dafka_core.errors import DafkaError
 from dafka_core.model.log_entries import Commit, Stage
-from dafka_core.model.records import (
-    NO_VERSION,
-    RecordBatch,
-    StagedTransaction,
-    TopicPartition,
-)
+from dafka_core.model.records import NO_VERSION, RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.storage import Log, append_area, entry_writer
 from dafka_core.storage.snapshot import Snapshot
 

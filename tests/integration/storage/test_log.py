@@ -272,12 +272,7 @@ def test_one_lease_covers_many_ranges(log: Log) -> None:
             PartitionInfo(*B, 0, 8),
             PartitionInfo(*C, 0, 8),
         ]
-        assert [[first for first, *_ in placed.blocks] for placed in found] == [
-            [0, 4],
-            [],
-            [4],
-            [],
-        ]
+        assert [[first for first, *_ in placed.blocks] for placed in found] == [[0, 4], [], [4], []]
         log.end_lease(lease.id)
 
 

@@ -65,9 +65,7 @@ def test_a_wait_sets_the_transaction_once_the_records_are_there(double: StoreDou
     assert (state.end, state.transaction) == (1, transaction)
 
 
-def test_it_is_gone_while_it_is_stopped_and_another_session_afterwards(
-    double: StoreDouble,
-) -> None:
+def test_it_is_gone_while_it_is_stopped_and_another_session_afterwards(double: StoreDouble) -> None:
     before = double.location
     double.stop()
     with pytest.raises(StoreUnreachableError):

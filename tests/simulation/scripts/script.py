@@ -24,12 +24,7 @@ from dafka_core.errors import DafkaError
 from dafka_core.model.epochs import LIFE_ID_BITS
 from dafka_core.model.log_entries import Commit, LogEntry, Stage
 from dafka_core.model.names import DELETIONS_TOPIC
-from dafka_core.model.records import (
-    NO_VERSION,
-    RecordBatch,
-    StagedTransaction,
-    TopicPartition,
-)
+from dafka_core.model.records import NO_VERSION, RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.model.values import Values
 from dafka_core.nodes.append_queue import AppendQueue
 from dafka_core.nodes.maintenance import Deletions

@@ -52,10 +52,7 @@ def test_topic_to_parquet_keeps_every_record_once(
 
 @pytest.fixture
 def copy(
-    session: SparkSession,
-    cluster: EmbeddedCluster,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    session: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     """Run ``topic_to_topic`` in this process."""
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)

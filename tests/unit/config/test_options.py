@@ -108,11 +108,7 @@ def test_valid_values(name: str, given: object, expected: object) -> None:
 @pytest.mark.parametrize(
     ("name", "why", "given"),
     [
-        (
-            "count",
-            "must be a whole number",
-            ["many", "", "1.0", 1.0, True, None, [1], "9" * 5_000],
-        ),
+        ("count", "must be a whole number", ["many", "", "1.0", 1.0, True, None, [1], "9" * 5_000]),
         ("ratio", "must be a number", ["half", True, None, 10**400]),
         ("ratio", "must be a finite number", ["nan", float("inf"), "-inf"]),
         ("eager", "must be true or false", [1, "yes", None]),

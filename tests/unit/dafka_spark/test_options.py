@@ -317,11 +317,7 @@ def test_the_format_determines_the_columns() -> None:
 
 @pytest.mark.parametrize(
     ("given", "nullable"),
-    [
-        ({}, True),
-        ({"envelope": "none"}, False),
-        ({"envelope": "none", "mode": "PERMISSIVE"}, True),
-    ],
+    [({}, True), ({"envelope": "none"}, False), ({"envelope": "none", "mode": "PERMISSIVE"}, True)],
 )
 def test_columns_of_the_query_must_match_the_options(given: dict[str, str], nullable: bool) -> None:
     def reader(name: str, kind: str, nullable: bool = True) -> None:

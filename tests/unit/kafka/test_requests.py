@@ -11,7 +11,7 @@ import pytest
 
 from dafka_core.errors import ProtocolError
 from dafka_kafka import schemas
-from dafka_kafka.api import Api, Client, EncodedResponse, Handler
+from dafka_kafka.api import Api, Client, Handler
 from dafka_kafka.gateway import APIS
 from dafka_kafka.gateway_node import Complaints
 from dafka_kafka.options import Limits
@@ -42,8 +42,7 @@ class Handlers:
 
     def answer(self, octets: memoryview) -> bytes:
         head = parse_head(octets, self.requests.apis)
-        pieces = self.requests.answer(head, octets, "10.0.0.1", lambda: False)
-        return b"".join(asyncio.run(pieces))
+        return bytes(asyncio.run(self.requests.answer(head, octets, "10.0.0.1", lambda: False)))
 
     async def beat(self, request: Any, client: Client) -> Any:
         self.asked.append((request, client))
@@ -52,8 +51,8 @@ class Handlers:
     async def keep_still(self, request: Any, client: Client) -> None:
         self.asked.append((request, client))
 
-    async def fetch(self, request: Any, client: Client) -> EncodedResponse:
-        return EncodedResponse([b"one", memoryview(b"two")])
+    async def fetch(self, request: Any, client: Client) -> bytes:
+        return b"onetwo"
 
     async def close(self, request: Any, client: Client) -> Any:
         raise ProtocolError("there is no answer")
@@ -188,20 +187,10 @@ def test_answers_are_as_the_library_has_them(version: int) -> None:
         PartitionAnswer("one", 2**31 - 1, 3, -1, ""),
     ]
     by_topic = {"one": [answers[0], answers[2]], "another €": [answers[1]]}
+    fields = ("index", "error_code", "base_offset", "error_message")
     topics = [
-        {
-            "name": name,
-            "partition_responses": [
-                {
-                    "index": each.number,
-                    "error_code": each.error,
-                    "base_offset": each.base_offset,
-                    "error_message": each.why,
-                }
-                for each in parts
-            ],
-        }
-        for name, parts in by_topic.items()
+        {"name": name, "partition_responses": [dict(zip(fields, e[1:5], strict=True)) for e in of]}
+        for name, of in by_topic.items()
     ]
     for some, responses in ((answers, topics), ([], [])):
         expected = response(Api.PRODUCE, responses=responses, throttle_time_ms=0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from dafka_core.config.topic_rules import parse_rules, rule_of
-from dafka_kafka.configs import AGE, SIZE, Limits, changed, own_rule, parsed
+from dafka_kafka.configs import AGE, SIZE, Limits, changed, own_rule, values_of
 from dafka_kafka.errors import RefusedError
 from dafka_kafka.topics import KAFKAS_OWN, wrong_name
 
@@ -61,13 +64,24 @@ def test_a_rule_says_all_digits(number: int) -> None:
         assert parse_rules(" ".join(map(str, rules))) == rules
 
 
+DELETE = 1
+
+
+def parsed(name: str, value: str | None, operation: int = 0) -> int | None:
+    node: Any = SimpleNamespace(store=SimpleNamespace(options=None))
+    asked = SimpleNamespace(name=name, value=value, config_operation=operation)
+    return values_of(node, [asked])[name]
+
+
 def test_values_are_whole_numbers_within_bounds() -> None:
-    assert parsed(AGE, "1") == 1
+    assert parsed(AGE, "1") == parsed(AGE, " 1 ") == parsed(AGE, "+1") == 1
     assert parsed(SIZE, str(10**15 - 1)) == 10**15 - 1
     assert parsed(SIZE, "-1") == -1
-    assert parsed(AGE, None) is None
+    assert parsed(AGE, None, DELETE) is None
     assert parsed(AGE, str(2**63 - 1)) == parsed(SIZE, str(10**15)) == -1
-    for value in ("", "0", "-2", "1.5", "soon", "\u0665", "1" + 30 * "0"):
+    for value in ("", "0", "-2", "1.5", "1_0", "soon", "\u0665", "1" + 30 * "0"):
         with pytest.raises(RefusedError) as refused:
             parsed(AGE, value)
         assert "at least 1, or -1 to keep all" in refused.value.why
+    with pytest.raises(RefusedError, match="has no value: leave it out"):
+        parsed(AGE, None)

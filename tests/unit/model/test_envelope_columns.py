@@ -8,11 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dafka_core.model.envelope import HAS_KEY, MAGIC, MAX_LENGTHS_BYTES, closed
-from dafka_core.model.envelope_columns import (
-    HEADERS_TYPE,
-    close_columns,
-    opened_columns,
-)
+from dafka_core.model.envelope_columns import HEADERS_TYPE, close_columns, opened_columns
 from dafka_core.model.values import Values
 from tests.unit.model import envelopes
 

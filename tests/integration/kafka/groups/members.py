@@ -21,9 +21,7 @@ class MemberProcess(Closing):
     def __init__(self, library: str, servers: str, topic: str, instance: str) -> None:
         arguments = [library, servers, "g", topic, instance]
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, str(PROGRAM), *arguments], stdout=subprocess.PIPE, text=True
         )
         self.read: Counter[Read] = Counter()
         self._thread = threading.Thread(target=self._follow)

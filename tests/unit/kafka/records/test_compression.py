@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from kafka import codec as kafka_python
 
 from dafka_kafka.errors import KafkaError, RefusedError
-from dafka_kafka.records.compression import (
-    MAX_GZIP_MEMBERS,
-    Codec,
-    codec_of,
-    decompressed,
-)
+from dafka_kafka.records.compression import MAX_GZIP_MEMBERS, Codec, codec_of, decompressed
 from tests.unit.kafka.records.batches import compressed
 
 CODECS = [codec for codec in Codec if codec]

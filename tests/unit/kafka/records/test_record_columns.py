@@ -16,13 +16,7 @@ from dafka_core.model.records import UNKNOWN_US
 from dafka_core.model.values import FEW
 from dafka_kafka.errors import KafkaError, RefusedError
 from dafka_kafka.records import record_columns
-from dafka_kafka.records.formats import (
-    NO_TIMESTAMP,
-    BatchHead,
-    KafkaBatch,
-    milliseconds,
-    times_of,
-)
+from dafka_kafka.records.formats import NO_TIMESTAMP, BatchHead, KafkaBatch, milliseconds, times_of
 from dafka_kafka.records.record_columns import (
     INT_OCTETS,
     LONG_OCTETS,
