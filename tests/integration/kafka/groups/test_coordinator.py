@@ -1,7 +1,5 @@
 """Groups that a gateway takes over, and gives up, and the log of their commits."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
