@@ -44,7 +44,8 @@ class _Entry(Generic[C]):
 class Connections(Generic[K, C]):
     """A pool of connections, one for each key.  Thread-safe.
 
-    Idle connections are closed after ``idle_s``, and replaced if they have expired.
+    Idle connections are closed after ``idle_s``, and replaced if they have expired and another can
+    be opened.
     """
 
     def __init__(
@@ -71,7 +72,11 @@ class Connections(Generic[K, C]):
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or (self._has_expired(entry.connection) and not entry.users):
-                entry = self._entries[key] = _Entry(self._open(key))
+                try:
+                    entry = self._entries[key] = _Entry(self._open(key))
+                except DafkaError:
+                    if entry is None:
+                        raise
             entry.users += 1
             entry.is_kept |= keep
         is_collected = False

@@ -51,6 +51,24 @@ def test_a_connection_that_failed_is_replaced(error: DafkaError, opened: int) ->
         assert len(pool.readers) == opened
 
 
+def test_an_expired_connection_is_used_while_no_other_can_be_opened() -> None:
+    """A query whose stores restart while its towers are retried waits for them, as before."""
+    readers = [MemoryReader()]
+
+    def open_(_: str) -> MemoryReader:
+        if not readers:
+            raise FAILURE
+        return readers.pop()
+
+    pool = Connections(open_, has_expired=lambda _: True)
+    for _ in range(2):
+        with pool.borrow("a") as found:
+            assert not found.closed
+    readers.append(MemoryReader())
+    with pool.borrow("a") as other:
+        assert other is not found
+
+
 def test_idle_readers_are_closed_and_others_are_not() -> None:
     pool = Opened(idle_s=0.02)
     with pool.borrow("kept", keep=True), pool.borrow("busy"):
