@@ -13,7 +13,6 @@ import argparse
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Final, Self
 
 import numpy as np
@@ -111,17 +110,20 @@ class MirroredPartition:
         known = int(pc.sum(pc.less(table["offset"], self._first)).as_py() or 0)
         if known:
             self._check_known(table.slice(0, known))
-        for run in _by_time(table.slice(known)):
-            start, time = run["offset"][0].as_py(), run["timestamp"][0].as_py()
-            if start != self._producer.next_offset:
-                why = (
-                    f"its next record is of offset {start}, and the copy ends at "
-                    f"{self._producer.next_offset}: it would have a gap, as the records between "
-                    "are deleted, or not read. Mirror a topic before its first records are deleted"
-                )
-                raise _refused(self._tp, why)
-            self._producer.publish_many(_contents(run), timestamp=time)
-            self.count += run.num_rows
+        new = table.slice(known)
+        wanted = self._producer.next_offset + np.arange(new.num_rows)
+        [gaps] = np.nonzero(new["offset"].to_numpy() != wanted)
+        whole = new.slice(0, int(gaps[0]) if len(gaps) else None)
+        times = whole["timestamp"].combine_chunks()
+        self._producer.publish_many(_contents(whole), timestamp=times)
+        self.count += whole.num_rows
+        if len(gaps):
+            why = (
+                f"its next record is of offset {new['offset'][gaps[0]]}, and the copy ends at "
+                f"{self._producer.next_offset}: it would have a gap, as the records between are "
+                "deleted, or not read. Mirror a topic before its first records are deleted"
+            )
+            raise _refused(self._tp, why)
 
     def finish(self) -> int:
         """Wait for all acknowledgements; return the number of new records.
@@ -149,13 +151,6 @@ class MirroredPartition:
 def _contents(table: pa.Table) -> pa.Array:
     value, key, headers = (table[name].combine_chunks() for name in ("value", "key", "headers"))
     return close_columns(value, key, headers)
-
-
-def _by_time(table: pa.Table) -> Iterator[pa.Table]:
-    if table.num_rows:
-        times = table["timestamp"].cast(pa.int64()).fill_null(-1).to_numpy()
-        cuts = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), table.num_rows]
-        yield from (table.slice(start, end - start) for start, end in pairwise(cuts))
 
 
 def _refused(tp: TopicPartition, why: str) -> JobError:

@@ -127,22 +127,26 @@ def columns_of(batch: RecordBatch) -> pa.RecordBatch:
     """Return records as columns: keys, headers and null values from their envelopes."""
     count = batch.count
     columns = opened_columns(batch.values) or {"value": batch.values.to_arrow()}
-    times = pa.nulls(count, SCHEMA.field("timestamp").type)
-    if batch.times is not None:
-        stamps = np.repeat(batch.times[:, 1], batch.times[:, 0])
-        unknown = stamps == UNKNOWN_US
-        masked = pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None)
-        times = masked.view(times.type)
     columns |= {
         "partition": pa.repeat(pa.scalar(escape(batch.tp.partition)), count),
         "offset": pa.array(batch.offsets),
-        "timestamp": times,
+        "timestamp": timestamps_of(batch),
     }
     arrays = [
         columns[field.name] if field.name in columns else pa.nulls(count, field.type)
         for field in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def timestamps_of(batch: RecordBatch) -> pa.Array:
+    """Return each record's timestamp; null if it is unknown."""
+    kind = SCHEMA.field("timestamp").type
+    if batch.times is None:
+        return pa.nulls(batch.count, kind)
+    stamps = np.repeat(batch.times[:, 1], batch.times[:, 0])
+    unknown = stamps == UNKNOWN_US
+    return pa.array(stamps, pa.int64(), mask=unknown if unknown.any() else None).view(kind)
 
 
 def by_day(batch: RecordBatch, newest_us: int) -> Iterator[tuple[str | None, RecordBatch]]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dafka_core
-from dafka_core.archive.archive import SCHEMA, columns_of
+from dafka_core.archive.archive import SCHEMA, columns_of, timestamps_of
 from dafka_core.cli import consume_command, flags, output
 from dafka_core.cli.consume_command import Range, Selection, StoredRecords, json_lines
 from dafka_core.cli.process import Stopped
@@ -29,7 +29,7 @@ from dafka_core.model.name_limits import nearest_name, what_there_is
 from dafka_core.model.names import escape, quoted, text_of
 from dafka_core.model.opened_records import opened_records
 from dafka_core.model.positions import Position
-from dafka_core.model.records import UNKNOWN_US, Record, RecordBatch
+from dafka_core.model.records import RecordBatch
 from dafka_core.system.files import open_new
 
 PARQUET, JSON, CSV = "parquet", "json", "csv"
@@ -405,9 +405,7 @@ class _Mirror:
     def _copy(self, remaining: Range, advance: Callable[[int], None]) -> None:
         producer = self._producer(remaining.info.partition)
         for batch in self.stored.read(remaining):
-            for part, time_us in _by_time(batch):
-                time = Record("", "", 0, None, timestamp_us=time_us).timestamp
-                producer.publish_many(part.values.to_arrow(), timestamp=time)
+            producer.publish_many(batch.values.to_arrow(), timestamp=timestamps_of(batch))
             self.count += batch.count
             advance(batch.count)
         producer.flush(60.0)
@@ -426,14 +424,3 @@ class _Mirror:
                 self.target, address=address, **self.options
             )
         return self.producers[partition]
-
-
-def _by_time(batch: RecordBatch) -> list[tuple[RecordBatch, int | None]]:
-    if batch.times is None:
-        return [(batch, None)]
-    parts, start = [], batch.offset
-    for count, time_us in batch.times.tolist():
-        known = None if time_us == UNKNOWN_US else time_us
-        parts.append((batch.between(start, start + count), known))
-        start += count
-    return parts

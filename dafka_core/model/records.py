@@ -400,6 +400,12 @@ def times_between(times: Longs, start: int, stop: int) -> Longs:
     return np.column_stack((counts, times[:, 1]))[counts > 0]
 
 
+def as_runs(times_us: Longs) -> Longs:
+    """Return the times of at least one record, given for each, as runs."""
+    starts = np.flatnonzero(np.diff(times_us, prepend=~times_us[:1]))
+    return np.column_stack((np.diff(starts, append=len(times_us)), times_us[starts]))
+
+
 def stamped_once(count: int, time_us: int) -> Longs:
     """Return the times of ``count`` records with one timestamp."""
     return np.array([[count, time_us]], np.int64)

@@ -24,6 +24,8 @@ from datetime import datetime
 from math import inf
 from typing import Any, Final
 
+import numpy as np
+
 from dafka_core.config.node_options import IGNORE, ProducerOptions
 from dafka_core.config.options import check_argument
 from dafka_core.errors import (
@@ -43,9 +45,9 @@ from dafka_core.model.epochs import LIFE_ID_BITS, number_at
 from dafka_core.model.name_limits import check_node_address, check_topic
 from dafka_core.model.names import NOT_PLAIN, escape, is_plain
 from dafka_core.model.positions import moment_us
-from dafka_core.model.records import TopicPartition
+from dafka_core.model.records import TopicPartition, as_runs
 from dafka_core.model.timestamps import WallClock
-from dafka_core.model.values import Values
+from dafka_core.model.values import Longs, Values
 from dafka_core.nodes.addresses import new_address
 from dafka_core.nodes.mesh import Mesh
 from dafka_core.nodes.node import Node, close_at_exit, close_later, closing, ends_well
@@ -120,7 +122,7 @@ class Producer(Node):
         # A call waits for room with the turn, not the lock, so that its offsets are consecutive.
         self._turn, self._lock = threading.Lock(), threading.Lock()
         # Published records that the role does not have yet, with their timestamps.
-        self._outbox: list[tuple[list[bytes] | Values, int]] = []
+        self._outbox: list[tuple[list[bytes] | Values, int | Longs]] = []
         self._singles: list[bytes] | None = None  # the last of them, if ``publish`` may add to it
         self._clock = WallClock()
         self._next_offset = self._published_bytes = 0
@@ -213,24 +215,29 @@ class Producer(Node):
         values: Octets,
         keys: Octets | None = None,
         headers: Iterable[Headers] | None = None,
-        timestamp: datetime | None = None,
+        timestamp: datetime | Any = None,
     ) -> int:
         """Publish records in order; return the first one's offset, or ``next_offset`` without any.
 
-        All have one ``timestamp``.  ``values`` and ``keys`` may be Arrow arrays of binary or
-        string, and ``headers`` one of lists of structs (name, value); these are handled by column.
+        All have one ``timestamp``, or each its own in an Arrow array; null is now.  ``values`` and
+        ``keys`` may be Arrow arrays of binary or string, and ``headers`` one of lists of structs
+        (name, value); these are handled by column.
         Raises as ``publish``; after BackPressureError the records before ``next_offset`` are
         published.
         """
         return self._publish(contents_of(values, keys, headers, self._config.envelope), timestamp)
 
-    def _publish(self, contents: Values, timestamp: datetime | None) -> int:
+    def _publish(self, contents: Values, timestamp: datetime | Any) -> int:
         self._check_open()  # before the turn, whose owner a forked child may lack
         since = time.monotonic(), self.acknowledged
         with self._turn:
             with self._lock:  # ``publish`` adds nothing from here on
                 first = self._next_offset
-            time_us = None if timestamp is None else time_of(timestamp)
+            times_us: int | Longs | None = None
+            if hasattr(timestamp, "buffers"):  # an Arrow array
+                times_us = times_of(timestamp, len(contents), self._clock.now_us())
+            elif timestamp is not None:
+                times_us = time_of(timestamp)
             if first + len(contents) > MAX_SEQUENCE + 1:
                 raise PartitionFullError(*self.role.tp, first, len(contents), MAX_SEQUENCE + 1)
             limit = self.limit
@@ -243,13 +250,15 @@ class Producer(Node):
                 count, size_bytes = len(chunk), chunk.size_bytes
                 self._wait_for_room(*since)
                 # Before the counts: a signal may interrupt it, and nothing is published then.
-                entry = chunk, self._clock.now_us() if time_us is None else time_us
+                times = self._clock.now_us() if times_us is None else times_us
+                if isinstance(times, np.ndarray):
+                    times = as_runs(times[start : start + count])
                 with self._lock:
                     self._check_open()  # again: nothing published after ``close`` would be sent
                     self._singles = None
                     self._next_offset += count
                     self._published_bytes += size_bytes
-                    self._outbox.append(entry)
+                    self._outbox.append((chunk, times))
                     self._wake()
             return first
 
@@ -378,9 +387,9 @@ class Producer(Node):
             self._woken, self._singles = False, None
             outbox, self._outbox = self._outbox, []
             self._make_room()
-        for values, time_us in outbox:
+        for values, times in outbox:
             if values:
-                self.mesh.send(self.role.publish(now, Values.of(values), time_us))
+                self.mesh.send(self.role.publish(now, Values.of(values), times))
         self.limit = self.mesh.limits.with_stores(self._config.max_record_bytes, "this producer")
         return False
 
@@ -477,6 +486,16 @@ def time_of(timestamp: datetime) -> int:
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise ConfigError("timestamp", timestamp, "must be a datetime with a time zone", "argument")
     return moment_us(timestamp)
+
+
+def times_of(timestamps: Any, count: int, now_us: int) -> Longs:
+    """Return the create times in an Arrow array; raise as ``publish``."""
+    if getattr(timestamps.type, "tz", None) is None or len(timestamps) != count:
+        why = "must have a time with a time zone for each record"
+        raise ConfigError("timestamp", str(timestamps.type), why, "argument")
+    times_us = timestamps.cast("timestamp[us]").cast("int64").fill_null(now_us)
+    found: Longs = times_us.to_numpy(zero_copy_only=False)
+    return found
 
 
 # -- resuming a partition -----------------------------------------------------------------------

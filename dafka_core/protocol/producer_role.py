@@ -27,7 +27,7 @@ from dafka_core.model.epochs import (
     with_epoch,
 )
 from dafka_core.model.records import RecordBatch, TopicPartition, coalesce, stamped_once
-from dafka_core.model.values import Values
+from dafka_core.model.values import Longs, Values
 from dafka_core.protocol import messages as m
 from dafka_core.protocol import timing
 from dafka_core.protocol.beacons import MAX_PEERS
@@ -296,9 +296,13 @@ class ProducerRole:
         self.next_offset = self.acknowledged = self.epoch.start
         self.takeover = None
 
-    def publish(self, now: float, values: Values, time_us: int) -> list[Outgoing]:
-        """Append records at a time.  RFC 46: offsets begin at 0, and each is one more."""
-        times = stamped_once(len(values), time_us)
+    def publish(self, now: float, values: Values, times: int | Longs) -> list[Outgoing]:
+        """Append records at one time, or at times as of a ``RecordBatch``.
+
+        RFC 46: offsets begin at 0, and each is one more.
+        """
+        if isinstance(times, int):
+            times = stamped_once(len(values), times)
         batch = RecordBatch(self.tp, self.next_offset, values, times=times, epoch=self.epoch)
         if not self._head_due:
             self._head_due = now + self._head_interval_s

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dafka_core import Consumer, RecordBatch, Store
@@ -224,6 +225,20 @@ def test_an_application_may_give_the_create_time(
     stamps = [record.timestamp for record in records if record]
     assert stamps[:3] + stamps[4:5] == [first, soon, soon, early]
     assert [record.key for record in records if record] == [None, b"k", *[None] * 4]
+
+
+def test_each_record_of_a_call_may_have_its_own_create_time(start: Start, produce: Produce) -> None:
+    store, producer = start(), produce("t")
+    first_us, count = (
+        us_of(datetime(2020, 2, 29, 12, tzinfo=UTC)),
+        producer_module.CHUNK_COUNT + 4_000,
+    )
+    times = pa.array([first_us + number // 2 for number in range(count)], pa.timestamp("us", "UTC"))
+    producer.publish_many(pa.array([b"v"] * count), timestamp=times)
+    producer.publish(b"now")
+    producer.flush(PATIENCE_S)
+    found = times_at(store, TopicPartition("t", producer.address), count + 1)
+    assert found[:-1] == [(at, first_us + at // 2) for at in range(0, count, 2)]
 
 
 def test_a_clock_far_ahead_poisons_no_partition(

@@ -24,6 +24,7 @@ from dafka_core.model.records import (
     RecordBatch,
     TopicPartition,
     Transaction,
+    as_runs,
     coalesce,
     concat,
     merge_heads,
@@ -230,6 +231,7 @@ def test_times_between_two_records(runs: Longs, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(whole) - 1))
     stop = data.draw(st.integers(start + 1, len(whole)))
     assert each_time(times_between(runs, start, stop)) == whole[start:stop]
+    assert each_time(as_runs(np.array(whole))) == whole
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ from dafka_core.errors import ConfigError
 from dafka_core.model.envelope import closed
 from dafka_core.model.envelope_columns import HEADERS_TYPE
 from dafka_core.model.values import Values
-from dafka_core.nodes.producer import content_of, contents_of, time_of
+from dafka_core.nodes.producer import content_of, contents_of, time_of, times_of
 from tests.unit.model import envelopes
 
 BEGUN = closed(b"v", b"k")
@@ -111,6 +111,14 @@ def test_create_times() -> None:
 def test_create_times_without_a_time_zone_are_errors(timestamp: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^argument 'timestamp' = .*: .*{says}"):
         time_of(timestamp)
+
+
+def test_create_times_in_an_array() -> None:
+    array = pa.array([NOW, None, NOW + SECOND], pa.timestamp("ms", "Europe/Berlin"))
+    assert times_of(array, 3, 7).tolist() == [us(NOW), 7, us(NOW + SECOND)]
+    for wrong in (array[:2], array.cast(pa.timestamp("us")), pa.array([1, 2, 3])):
+        with pytest.raises(ConfigError, match="must have a time with a time zone for each record"):
+            times_of(wrong, 3, 7)
 
 
 @pytest.mark.parametrize("names", [("name", "value"), ("key", "content"), ("value", "key")])
