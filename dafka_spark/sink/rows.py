@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from dafka_core.errors import ConfigError
@@ -121,15 +121,19 @@ def by_topic(
     if options.topic:
         yield options.topic, contents
         return
-    topics = _whole(batch, "topic", "every row needs one, as option 'topic' is not given")
-    for shown in topics.unique().to_pylist():
+    whole = _whole(batch, "topic", "every row needs one, as option 'topic' is not given")
+    topics = whole.dictionary_encode()
+    codes = topics.indices.to_numpy()
+    ends = np.cumsum(np.bincount(codes))
+    parts = np.split(np.argsort(codes, kind="stable"), ends)  # and an empty one
+    for shown, rows in zip(topics.dictionary.to_pylist(), parts, strict=False):
         try:
             topic = parse_topic(shown)
         except ValueError as error:
             raise ColumnError("topic", f"'{shown}': {error}") from None
         if why := options.topic_error(topic):
             raise ColumnError("topic", f"{quoted(topic)}: {why}")
-        yield topic, contents.filter(pc.equal(topics, shown))
+        yield topic, contents.take(rows)
 
 
 def _contents(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:

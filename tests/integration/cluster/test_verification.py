@@ -1,7 +1,5 @@
 """Verification proves the batches of a query, or names the first one that is wrong."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence
