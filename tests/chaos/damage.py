@@ -8,8 +8,6 @@ sentence that says why, or serve; what it serves must be right, record by record
 acknowledges must exist after another start.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

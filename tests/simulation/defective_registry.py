@@ -1,7 +1,5 @@
 """Defects of the partition registry, each of which seeds of the simulation find."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final

@@ -41,6 +41,12 @@ def command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "dafka_core.cli", *arguments]
 
 
+def ended(program: Sequence[str], *, check: bool = False, **more: Any) -> CompletedProcess[Any]:
+    """Run a program to its end; ``more`` is as of ``subprocess.run``."""
+    given: dict[str, Any] = {"capture_output": True, "timeout": PATIENCE_S, "env": environment()}
+    return subprocess.run(program, check=check, **given | more)
+
+
 def run(
     *arguments: str,
     given: bytes = b"",

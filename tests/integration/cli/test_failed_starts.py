@@ -1,7 +1,6 @@
 """A store that cannot start leaves no trace in the mesh: no node reports it as missing."""
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ import pytest
 from dafka_core import Reader, Store, Tower
 from dafka_core.testing.waiting import wait_until
 from dafka_kafka.gateway import Gateway
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, environment, run
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, ended, run
 
 WITHOUT = (
     "import sys; sys.modules[{!r}] = None; from dafka_core.cli import main; main(sys.argv[1:])"
@@ -88,12 +87,10 @@ def failing(*arguments: str, lacking: str = "") -> str:
     """Runs ``dafka``, without a package, until it fails; returns what it complained of."""
     if lacking:
         command = [sys.executable, "-c", WITHOUT.format(lacking), *arguments]
-        done = subprocess.run(
-            command, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
-        )
+        done = ended(command)
     else:
         done = run(*arguments)
-    said = done.stderr.decode()
+    said: str = done.stderr.decode()
     assert done.returncode in (1, 2), said
     assert said.splitlines()[-1].startswith("dafka: ")
     assert "Traceback" not in said

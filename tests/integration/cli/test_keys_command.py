@@ -13,8 +13,8 @@ from dafka_core import Tower
 from dafka_core.security.key_files import read_public
 from tests.forked import ForkedCluster
 from tests.integration.cli.processes import (
-    PATIENCE_S,
     command,
+    ended,
     environment,
     json_lines,
     refusal,
@@ -156,15 +156,7 @@ def test_a_locked_cluster_takes_ten_commands(tmp_path: Path) -> None:
                 if words[1] == "tower":
                     variables["DAFKA_TOWER"] = ready["tower"]
                 continue
-            done = subprocess.run(
-                ["bash", "-c", whole],
-                cwd=tmp_path,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_S,
-                check=False,
-            )
+            done = ended(["bash", "-c", whole], cwd=tmp_path, env=variables, text=True)
             assert done.returncode == 0, (line, done.stderr)
             said[line] = done.stdout
     assert said["dafka consume secrets --exit-at-end"] == "in the dark\n"

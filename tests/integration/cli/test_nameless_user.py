@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.networks import unshare_works
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, command, environment
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, command, ended, environment
 
 _USER = 54_321
 _MAP = f"--map-user={_USER}"
@@ -50,15 +50,7 @@ def run(tmp_path: Path, variables: dict[str, str]) -> Run:
     """Runs ``dafka`` as such a user."""
 
     def run_command(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*_prefix(), *command(arguments)],
-            input=given,
-            capture_output=True,
-            cwd=tmp_path,
-            env=variables,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return ended([*_prefix(), *command(arguments)], input=given, cwd=tmp_path, env=variables)
 
     return run_command
 

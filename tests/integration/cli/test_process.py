@@ -15,7 +15,7 @@ from dafka_core import Tower
 from dafka_core.cli import process
 from dafka_core.cli.process import SOCKET, WATCHDOG, systemd_notified
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, environment
+from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, Dafka, ended, environment
 
 # The signal goes to another thread than the one that waits: nothing interrupts the system call
 # that the main thread is in, as when a signal comes just before that call.
@@ -88,9 +88,7 @@ except process.Stopped as stopped:
 def test_a_signal_is_seen_though_python_drops_its_exception(number: int) -> None:
     """As any that is raised in a generator which is being collected."""
     script = [sys.executable, "-c", DROPPING, str(int(number))]
-    done = subprocess.run(
-        script, capture_output=True, check=True, env=environment(), timeout=PATIENCE_S
-    )
+    done = ended(script, check=True)
     assert (done.stdout.split(), done.stderr) == ([b"dropped", b"%d" % number], b"")
 
 

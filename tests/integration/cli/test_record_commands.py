@@ -19,7 +19,14 @@ import pytest
 from dafka_core import Consumer, Producer
 from dafka_core.cli import consume_command, output
 from dafka_core.testing import wait_until
-from tests.integration.cli.processes import PATIENCE_S, Dafka, environment, listed, run, succeed
+from tests.integration.cli.processes import (
+    PATIENCE_S,
+    Dafka,
+    ended,
+    listed,
+    run,
+    succeed,
+)
 
 VALUES = [b"a", b"", b"with \r", b"\xff\x00\xfe", "ünï".encode(), b"last"]
 ADDRESS = "0123456789ABCDEF0123456789ABCDEF"
@@ -220,14 +227,7 @@ def interrupted(times: int, place: str, *arguments: str) -> subprocess.Completed
     more, given = os.pipe()
     with os.fdopen(given, "wb", 0) as pipe, os.fdopen(more, "rb") as its_input:
         pipe.write(b"1\n2\n3\nunfinished")
-        return subprocess.run(
-            [sys.executable, *script],
-            stdin=its_input,
-            capture_output=True,
-            env=environment(),
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return ended([sys.executable, *script], stdin=its_input)
 
 
 def test_ctrl_c_loses_no_line_that_was_read(tower: str) -> None:

@@ -1,7 +1,6 @@
 """``dafka`` where only the package itself is installed, without any extra."""
 
 import json
-import subprocess
 import sys
 import tomllib
 from itertools import chain
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.processes import ANY_PORTS, PATIENCE_S, environment
+from tests.integration.cli.processes import ANY_PORTS, ended, environment
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -40,11 +39,9 @@ print(json.dumps(codes), file=sys.stderr)
 def run(*commands: str) -> tuple[list[int], str]:
     """Run commands in one process without extras; return exit codes and output."""
     program = WITHOUT.format(packages=[*chain(*EXTRAS.values())])
-    done = subprocess.run(
+    done = ended(
         [sys.executable, "-c", program, json.dumps([command.split() for command in commands])],
-        capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
         env=environment(COLUMNS="200"),
         check=True,
     )

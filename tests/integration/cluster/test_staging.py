@@ -1,7 +1,5 @@
 """A task's writer: its rows are staged once at the picked store, whatever happens to it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """A console with stores that do not answer shows what it knew last, and which stores are away."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The view of a cluster, updated in the background."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -1,7 +1,5 @@
 """The addresses of a service, and its shutdown."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

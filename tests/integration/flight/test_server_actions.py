@@ -1,7 +1,5 @@
 """Actions: heads of many topics, offsets by time, watches, and locations of stores."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """Backups and checks of a store that runs, over Flight."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

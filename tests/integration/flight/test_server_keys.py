@@ -1,7 +1,5 @@
 """Keys over Flight: permitted clients and requests, trusted stores, and changes of keys."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

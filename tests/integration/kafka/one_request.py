@@ -1,7 +1,5 @@
 """Requests in any version, over a connection or as a user's."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -4,8 +4,6 @@ Each script yields what a server answers, by name. ``DIFFERENCES`` has the reaso
 that differ; docs/from_kafka.md has those that users meet.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import struct

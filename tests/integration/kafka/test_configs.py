@@ -1,7 +1,5 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Produce: responses, and records on disk."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

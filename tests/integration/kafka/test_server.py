@@ -1,7 +1,5 @@
 """The server and its connections: many clients, slow ones, and limits."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Unmodified clients create, extend and delete topics, also those of Dafka's producers."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Quotas of connections, each checked with a connection of the kernel's and a node's loop."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

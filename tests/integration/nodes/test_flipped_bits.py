@@ -4,8 +4,6 @@ Damaged records are refused, read at the other stores, and replaced by theirs.  
 store cannot list its partitions, so it ends, as it would refuse to start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path

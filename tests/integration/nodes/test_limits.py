@@ -1,7 +1,5 @@
 """Disks that are full or broken, and applications that do not read: errors, and bounds."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

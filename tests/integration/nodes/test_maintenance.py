@@ -1,7 +1,5 @@
 """Retention and merges beside a store: they give way, and survive what the disk does."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

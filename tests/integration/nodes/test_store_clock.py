@@ -1,7 +1,5 @@
 """A store with a wrong clock deletes nothing by age, replaces no timestamp, and reports it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from datetime import UTC, datetime, timedelta, timezone

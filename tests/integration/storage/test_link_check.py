@@ -1,7 +1,5 @@
 """A record changed in the file is named, whichever checksums were recomputed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

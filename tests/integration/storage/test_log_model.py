@@ -1,7 +1,5 @@
 """Random steps on two partitions of a log, compared with the simulated disk."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -3,8 +3,6 @@
 It examines blocks once, and again only if their partition has changed.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A topic in two clusters."""
 
-from __future__ import annotations
-
 import datetime as dt
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures from measurements, and the CPU time of a process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

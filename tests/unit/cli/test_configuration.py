@@ -1,7 +1,5 @@
 """Settings of commands from a file and from the environment."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Kafka's options: each has an equivalent, is ignored with a warning, or is refused."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

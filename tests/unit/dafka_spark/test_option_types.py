@@ -1,7 +1,5 @@
 """Parsers of option values: what each accepts, and the errors for everything else."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -1,7 +1,5 @@
 """Spark's Python workers: their daemon, the warning about a reused plan, garbage collection."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Changes proposed to the partition registry."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

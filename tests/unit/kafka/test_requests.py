@@ -1,7 +1,5 @@
 """Requests, from their bytes to the bytes of their responses."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import struct

@@ -1,7 +1,5 @@
 """Names of topics that Kafka clients may make, and their configs as rules."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A store's clock is compared with its log and its earlier time; in doubt it leaves no mark."""
 
-from __future__ import annotations
-
 import pytest
 
 from dafka_core.model.timestamps import (

@@ -1,7 +1,5 @@
 """Record batches and message sets, against two other implementations, and invalid ones."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence
