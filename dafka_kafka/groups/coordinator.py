@@ -311,9 +311,6 @@ class Coordinator:
             return error
         found = self._groups.get(group_id)
         if found is None:
-            is_there = self.offsets.is_there(group_id)
-            if not is_there and len({*self.offsets.groups(), *self._groups}) >= MAX_GROUPS:
-                return KafkaError.GROUP_MAX_SIZE_REACHED
             found = Group(group_id, self._node.options)
             if (kept := self.offsets.generation(group_id)) is not None:
                 found.restore(self.now(), kept)
@@ -321,6 +318,11 @@ class Coordinator:
             self._groups[group_id] = found
             self._due[group_id] = found.deadline()
         return found
+
+    def is_one_too_many(self, group: Group) -> bool:
+        """Return whether a group is new, and must not begin."""
+        is_new = not self.is_known(group)
+        return is_new and len({*self.offsets.groups(), *self._groups}) > MAX_GROUPS
 
     def groups(self) -> list[Group]:
         """Return all existing groups of this gateway."""

@@ -150,6 +150,9 @@ class Groups(Feature):
         }
 
     async def _joined(self, group: Group, request: Any, client: Client) -> JoinAnswer:
+        if self.coordinator.is_one_too_many(group):
+            self.coordinator.settle(group)
+            raise RefusedError(KafkaError.GROUP_MAX_SIZE_REACHED, "")
         session_s = request.session_timeout_ms / 1000
         has_rebalance = client.version >= 1
         asked = Joining(
@@ -336,6 +339,8 @@ class Groups(Feature):
         return {"topics": _errors_by_topic(request.topics, errors)}
 
     def _may_commit(self, group: Group, request: Any) -> KafkaError:
+        if self.coordinator.is_one_too_many(group):
+            return KafkaError.GROUP_MAX_SIZE_REACHED
         error = group.may_commit(
             self.coordinator.now(),
             request.member_id,

@@ -23,7 +23,7 @@ from dafka_kafka.gateways import Gateways
 from dafka_kafka.groups import coordinator
 from dafka_kafka.groups.coordinator import Coordinator, OffsetLog, wait_for_others
 from dafka_kafka.groups.group import Generation, Joining, KeptMember
-from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord
+from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord, Offsets
 from dafka_kafka.options import KafkaOptions
 from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.replication import Replication
@@ -205,6 +205,21 @@ def test_there_are_so_many_groups_and_no_more(
         assert client.commit(5, group_id="c") == [full]
         assert client.join(group_id="d").error_code == full
         assert client.commit(6, group_id="a") == [0]
+
+
+def test_unknown_groups_are_looked_up_without_counting_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request may name 10,000 of them, and counting 10,000 others takes 5 ms each time."""
+    names = [f"unheard of {number}" for number in range(100)]
+    with Asking(store) as client:
+        client.commit(5)
+        monkeypatch.setattr(Offsets, "groups", lambda self: pytest.fail("all are counted"))
+        described = client.ask(Api.DESCRIBE_GROUPS, groups=names).groups
+        deleted = client.ask(Api.DELETE_GROUPS, groups_names=names).results
+        missing = {KafkaError.GROUP_ID_NOT_FOUND}
+        assert {each.error_code for each in (*described, *deleted)} == missing
+        assert client.beat("who", group_id=names[0]) == KafkaError.UNKNOWN_MEMBER_ID
 
 
 def test_a_group_that_is_not_used_for_long_is_deleted(
