@@ -17,7 +17,7 @@ from dafka_core.cli.store_clients import StoreFinder
 from dafka_core.config.missing_stores import described, if_gone
 from dafka_core.config.node_options import ReaderOptions
 from dafka_core.config.topic_rules import RULES, parse_rules
-from dafka_core.errors import DafkaError
+from dafka_core.errors import DafkaError, StoreUnreachableError
 from dafka_core.model.names import INTERNAL, quoted
 from dafka_core.model.positions import parse_time_us
 from dafka_core.model.records import KnownStore, PartitionInfo
@@ -165,11 +165,19 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
             return
         text = f"delete topic {quoted(topic)}, {count} records, at all {len(found)} stores?"
         _confirm(text, yes=yes)
-        rows = []
+        rows, failed = [], []
         for client in found:
-            (done,) = client.ask(timeout_s, DeleteRequest(topic))
-            rows.append((client.location.store, done.partitions, done.records))
-    _list_deleted(rows)
+            try:
+                (done,) = client.ask(timeout_s, DeleteRequest(topic))
+            except StoreUnreachableError as error:
+                failed.append(f"store {client.location.store} has not deleted it: {error.why}")
+            else:
+                rows.append((client.location.store, done.partitions, done.records))
+    if rows:
+        _list_deleted(rows)
+    if failed:
+        remedy = "'dafka trim TOPIC --before end' deletes on a full disk, too"
+        raise DafkaError(f"{'; '.join(failed)}. {remedy}")
 
 
 def _chosen(

@@ -66,6 +66,9 @@ def test_up_goes_on_while_the_disk_of_its_store_is_full(tmp_path: Path) -> None:
                 told = run("status", *tower)
                 assert told.returncode == 1
                 assert b"the disk is full" in told.stdout
+                refused = run("delete", "t", "--yes", *tower)
+                assert refused.returncode == 1
+                assert b"'dafka trim TOPIC --before end' deletes on a full" in refused.stderr
                 read = run("consume", "t", "--exit-at-end", "--count", "10", *tower)
                 assert read.stdout == FIRST
                 assert process.poll() is None
