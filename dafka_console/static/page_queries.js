@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { chart, choice, chosen } from "./chart.js";
-import { badge, empty, failed, h, poll, put, table, tiles } from "./dom.js";
+import { badge, empty, failed, h, link, poll, put, table, tiles } from "./dom.js";
 import { ago, count, moment, plural, rate, short, size, span, whole } from "./format.js";
 
 const STATES = { running: "good", finished: "", late: "bad" };
@@ -44,7 +44,7 @@ export function show(main) {
     try {
       const found = await get("query", { query: query.query, run: query.run });
       put(element, table([["topic"], ["partition"], ["position", "number"], ["next", "number"], ["behind", "number"], ["waiting", "number"]],
-        found.rows.slice(0, 100).map((row) => [row.topic, h("a", { class: "mono", href: `#/records/${[row.topic, row.partition, row.position].map(encodeURIComponent).join("/")}`, title: row.partition }, short(row.partition)), whole(row.position), whole(row.end), whole(row.records_behind), span(row.seconds_behind)]), "partitions"));
+        found.rows.slice(0, 100).map((row) => [row.topic, h("a", { class: "mono", href: link("records", row.topic, row.partition, row.position), title: row.partition }, short(row.partition)), whole(row.position), whole(row.end), whole(row.records_behind), span(row.seconds_behind)]), "partitions"));
     } catch (error) {
       put(element, failed(error));
     }
@@ -66,7 +66,7 @@ export function show(main) {
       put(element, table([["batch", "number"], ["rows", "number"], ["chain"], ["written"], ["ranges"]], found.rows.map((row) => [
         row.batch === undefined ? "–" : whole(row.batch), whole(row.rows),
         badge(row.chain, row.chain === "holds" ? "good" : row.chain === "begins" ? "" : "bad"), moment(row.time_us),
-        h("div", { class: "ranges" }, (row.ranges || []).map((range) => h("a", { href: `#/records/${encodeURIComponent(range.topic)}/${encodeURIComponent(range.partition)}/${range.start}`, title: range.digest },
+        h("div", { class: "ranges" }, (row.ranges || []).map((range) => h("a", { href: link("records", range.topic, range.partition, range.start), title: range.digest },
           `${range.topic} ${range.partition.slice(0, 6)} ${whole(range.start)}–${whole(range.end)}`)))]), "batches"));
     } catch (error) {
       put(element, failed(error));
