@@ -105,8 +105,7 @@ def read_contents(
 
 PROVED: Final = "proved"
 TRIMMED: Final = "trimmed"  # the stores have deleted some of its rows
-# Spark only cut the query's state into other partitions, and called no sink.
-REPARTITIONED: Final = "repartitioned"
+REPARTITIONED: Final = "repartitioned"  # Spark only cut the query's state into other partitions
 WRONG: Final = "wrong"
 
 SAME: Final = "same"
@@ -219,18 +218,17 @@ class _Stores:
 
     def contents(self, query_id: str, partition: str) -> Iterator[bytes]:
         """Return the records that the sink has written for a query."""
-        found = [
-            tp
-            for tp in self._heads_of(AUDIT_TOPIC)
-            if is_partition_of(query_id, tp.partition) and partition in ("", tp.partition)
-        ]
+        own = [tp for tp in self._heads_of(AUDIT_TOPIC) if is_partition_of(query_id, tp.partition)]
+        names = " and ".join(sorted(escape(tp.partition) for tp in own))
+        found = [tp for tp in own if partition in ("", tp.partition)]
         why = "no store has a record of its batches; sinks with option audit = true write them"
         if len(found) > 1:
-            names = " and ".join(sorted(escape(tp.partition) for tp in found))
             why = (
                 f"several keys have written records of it, to partitions {names}; choose with "
                 "--partition the one with the same first 12 digits as the query's partitions"
             )
+        elif not found and own:
+            why = f"no record of it is in partition {escape(partition)}, but in {names}"
         elif found:
             (tp,) = found
             # Stores keep records for different times.

@@ -403,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
         self._agreeing = None
         if made is not None and not self.is_gone:
             self._transport = made
-            self._shared.agreed(self)
+            self._shared.agreeing.discard(self)
             self._go_on()
 
     # -- requests in -----------------------------------------------------------------------------
@@ -589,7 +589,7 @@ class Server:
         self._connections: dict[Connection, int] = {}
         # Connections without a user or before TLS, oldest first.
         self._strangers: dict[Connection, None] = {}
-        self._agreeing: set[Connection] = set()
+        self.agreeing: set[Connection] = set()  # on TLS
         self._listener = listener
         self._features = features
         self.loop = asyncio.new_event_loop()  # the event loop of the features
@@ -615,7 +615,7 @@ class Server:
     @property
     def connection_count(self) -> int:
         """The number of connected clients."""
-        return len(self._connections) - len(self._agreeing)
+        return len(self._connections) - len(self.agreeing)
 
     def on_forked(self) -> None:
         """Close a forked child's copies of the sockets, so that clients see the parent's end."""
@@ -630,7 +630,7 @@ class Server:
         """Admit a connection; close another, unauthenticated one if the server is full."""
         self._connections[connection] = connection.descriptor
         if self.tls is not None:
-            self._agreeing.add(connection)
+            self.agreeing.add(connection)
         if len(self._connections) > self.limits.max_connections:
             if self.users is None:
                 self._end_one(self._connections, connection)
@@ -640,10 +640,6 @@ class Server:
                 self.left(oldest)
         if not connection.is_gone:
             self._strangers[connection] = None
-
-    def agreed(self, connection: Connection) -> None:
-        """Note that a connection's handshake is complete."""
-        self._agreeing.discard(connection)
 
     def proved(self, connection: Connection) -> None:
         """Move an authenticated client to the admitted ones, and keep a place for new clients."""
@@ -656,7 +652,7 @@ class Server:
         """Forget a connection that has closed or is closing."""
         self._connections.pop(connection, None)
         self._strangers.pop(connection, None)
-        self._agreeing.discard(connection)
+        self.agreeing.discard(connection)
 
     def _end_one(self, found: Iterable[Connection], new: Connection) -> None:
         """Close the longest idle connection; the new one if no other is idle."""

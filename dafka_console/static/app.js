@@ -1,6 +1,6 @@
 // The frame around the pages: which one is shown, what the keyboard does, and news.
 
-import { h, put, refocused } from "./dom.js";
+import { h, link, put, refocused } from "./dom.js";
 import { byteRate, count, moment, short } from "./format.js";
 import * as groups from "./page_groups.js";
 import * as health from "./page_health.js";
@@ -32,7 +32,7 @@ const since = (us) => `since ${moment(us).slice(0, -4)}`;
 
 /** Goes to a page; names are parts of its path. */
 export function go(path, ...names) {
-  location.hash = `#/${[path, ...names.map(encodeURIComponent)].join("/")}`;
+  location.hash = link(path, ...names);
 }
 
 function route() {
@@ -47,8 +47,8 @@ function route() {
 }
 
 function frame(path) {
-  put(nav, h("a", { class: "logo", href: "#/" }, h("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "Dafka")),
-    PAGES.map((each) => h("a", { href: `#/${each.path}`, class: each.path === path ? "here" : "", "aria-current": each.path === path ? "page" : undefined },
+  put(nav, h("a", { class: "logo", href: link("") }, h("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), h("span", {}, "Dafka")),
+    PAGES.map((each) => h("a", { href: link(each.path), class: each.path === path ? "here" : "", "aria-current": each.path === path ? "page" : undefined },
       h("span", {}, each.name), h("kbd", {}, each.key))));
 }
 

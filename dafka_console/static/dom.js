@@ -19,13 +19,15 @@ function fill(element, props, children) {
     else if (name === "vars") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  element.append(...kept(children));
   return element;
 }
 
+const kept = (children) => children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false);
+
 /** Puts other children in an element. */
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false));
+  element.replaceChildren(...kept(children));
   return element;
 }
 
@@ -74,6 +76,9 @@ export function poll(place, load, draw) {
     if (again) ask();
   };
 }
+
+/** The address of a page; names are parts of its path. */
+export const link = (path, ...names) => `#/${[path, ...names.map(encodeURIComponent)].join("/")}`;
 
 /** A small coloured word. */
 export function badge(text, kind = "") {

@@ -1,7 +1,7 @@
 // Consumer groups of Kafka's clients: who reads, what they have committed, and how far behind they are.
 
 import { get } from "./api.js";
-import { badge, h, poll, put, table } from "./dom.js";
+import { badge, h, link, poll, put, table } from "./dom.js";
 import { count, plural, size, span, whole } from "./format.js";
 import { list, none } from "./list.js";
 
@@ -18,7 +18,7 @@ export function show(main, { go, names }) {
     load: async (window, signal) => { const found = await get("groups", {}, signal); return { ...part(found.rows, window), live: found.live }; },
     open: (row) => go("groups", row.name),
     columns: [
-      { key: "name", title: "group", width: "minmax(110px, 2.4fr)", cell: (row) => h("a", { class: "name", href: `#/groups/${encodeURIComponent(row.name)}`, tabindex: -1 }, row.name) },
+      { key: "name", title: "group", width: "minmax(110px, 2.4fr)", cell: (row) => h("a", { class: "name", href: link("groups", row.name), tabindex: -1 }, row.name) },
       { key: "state", title: "state", width: "76px", cell: (row) => badge(row.state, row.members ? "good" : "") },
       { key: "members", title: "members", kind: "number wide", width: "92px", cell: (row) => whole(row.members) },
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },
@@ -44,7 +44,7 @@ export function show(main, { go, names }) {
       found.rows.slice(0, 100).map((row) => [topic(row), whole(row.number), whole(row.committed), whole(row.end), whole(row.records_behind), span(row.seconds_behind),
         row.member ? h("code", { title: row.member }, row.member.length > 20 ? `${row.member.slice(0, 18)}…` : row.member) : "–", row.client ?? "–", row.host ?? "–"]), "partitions"))));
   const topic = (row) => (row.partition
-    ? h("a", { href: `#/records/${[row.topic, row.partition, row.committed].map(encodeURIComponent).join("/")}`, title: row.partition }, row.topic) : row.topic);
+    ? h("a", { href: link("records", row.topic, row.partition, row.committed), title: row.partition }, row.topic) : row.topic);
 
   const tick = () => { rows.refresh(); if (chosen) members(); };
   tick();

@@ -1,7 +1,7 @@
 // A record written by hand.
 
 import { get, post } from "./api.js";
-import { failed, h, put } from "./dom.js";
+import { failed, h, link, put } from "./dom.js";
 import { whole } from "./format.js";
 
 export function show(main, { names }) {
@@ -37,7 +37,7 @@ export function show(main, { names }) {
       if (odd !== undefined) throw new Error(`header '${odd.trim()}' has no value: write name: value`);
       const pairs = lines.map((each) => [each.slice(0, each.indexOf(":")).trim(), each.slice(each.indexOf(":") + 1).trim()]);
       const found = await post("produce", { topic: topic.value, key: key.value === "" ? null : key.value, value: isNull.checked ? null : value.value, encoding: encoding.value, headers: pairs });
-      said.prepend(h("p", { class: "note good" }, `Offset ${whole(found.offset)} of `, h("a", { href: `#/records/${encodeURIComponent(found.topic)}/${found.partition}/${found.offset}` }, `${found.topic} / ${found.partition.slice(0, 8)}`), " is on disk."));
+      said.prepend(h("p", { class: "note good" }, `Offset ${whole(found.offset)} of `, h("a", { href: link("records", found.topic, found.partition, found.offset) }, `${found.topic} / ${found.partition.slice(0, 8)}`), " is on disk."));
     } catch (error) {
       said.prepend(failed(error));
     } finally {

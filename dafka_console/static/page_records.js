@@ -1,7 +1,7 @@
 // The records of a topic, or of one of its partitions: browsed, searched, one of them opened.
 
 import { get, url } from "./api.js";
-import { badge, empty, failed, h, put } from "./dom.js";
+import { badge, empty, failed, h, link, put } from "./dom.js";
 import { moment, plural, size, whole } from "./format.js";
 
 const PAGE = 50;
@@ -39,7 +39,7 @@ export function show(main, { names }) {
   const button = (text, title, action) => h("button", { type: "button", title, onclick: action }, text);
   const around = (offset) => begin({ pages: 1, before: Number(offset) + PAGE / 2 });
   main.append(
-    h("div", { class: "head" }, h("h1", {}, h("a", { href: `#/topic/${encodeURIComponent(topic)}`, class: "up name" }, topic), " / ",
+    h("div", { class: "head" }, h("h1", {}, h("a", { href: link("topic", topic), class: "up name" }, topic), " / ",
       partition ? h("code", { title: partition }, partition.length > 20 ? `${partition.slice(0, 18)}…` : partition) : "records")),
     h("form", { class: "finder", onsubmit: (event) => { event.preventDefault(); search(); } }, find, condition,
       h("label", { class: "check" }, "from", since), h("label", { class: "check" }, "to", until), h("button", { type: "submit" }, "Search")),
@@ -147,7 +147,7 @@ export function show(main, { names }) {
     schemaInput.value = schema;
     put(detail,
       h("div", { class: "head" }, h("h2", {}, `Offset ${whole(found.offset)}`), h("button", { "aria-label": "Close", onclick: () => { detail.hidden = true; } }, "✕")),
-      h("dl", { class: "facts" }, !partition && facts("partition", h("a", { href: `#/records/${[topic, place.partition, place.offset].map(encodeURIComponent).join("/")}` }, place.partition)),
+      h("dl", { class: "facts" }, !partition && facts("partition", h("a", { href: link("records", topic, place.partition, place.offset) }, place.partition)),
         found.client && facts("client", found.client), facts("written", moment(found.time_us)), facts("size", found.bytes < 1024 ? size(found.bytes) : `${size(found.bytes)} (${whole(found.bytes)})`),
         facts("key", found.key.format === "null" ? "–" : h("code", {}, found.key.text))),
       found.headers.length > 0 && [h("h3", {}, "Headers"), h("dl", { class: "facts" }, found.headers.map((each) => facts(each.name, each.value.text)))],

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { chart, choice, chosen } from "./chart.js";
-import { badge, empty, h, poll, put, tiles } from "./dom.js";
+import { badge, empty, h, link, poll, put, tiles } from "./dom.js";
 import { ago, byteRate, count, moment, moving, plural, rate, short, size, whole } from "./format.js";
 import { list, none } from "./list.js";
 import { recordRows } from "./page_records.js";
@@ -21,7 +21,7 @@ export function show(main, { go, names, news }) {
     load: (window, signal) => get("partitions", { ...window, topic, find: find.value }, signal),
     open: (row) => go("records", topic, row.name),
     columns: [
-      { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("a", { class: "mono", title: row.name, href: `#/records/${encodeURIComponent(topic)}/${encodeURIComponent(row.name)}`, tabindex: -1 }, row.name), row.producing && badge("producer here", "good")] },
+      { key: "name", title: "partition", width: "minmax(90px, 2fr)", cell: (row) => [h("a", { class: "mono", title: row.name, href: link("records", topic, row.name), tabindex: -1 }, row.name), row.producing && badge("producer here", "good")] },
       { title: "client", kind: "wide", width: "minmax(80px, 1.6fr)", cell: (row) => h("span", { title: row.client }, row.client || "–") },
       { key: "earliest", title: "earliest", kind: "number wide", width: "110px", cell: (row) => whole(row.earliest) },
       { key: "end", title: "next", kind: "number wide", width: "96px", cell: (row) => whole(row.end) },
@@ -31,8 +31,8 @@ export function show(main, { go, names, news }) {
       { key: "last_us", title: "last written", kind: "number", width: "96px", exact: moment, cell: (row) => ago(row.last_us) },
     ],
   });
-  main.append(h("div", { class: "head" }, h("h1", {}, h("a", { href: "#/topics", class: "up" }, "Topics"), " / ", h("span", { class: "name" }, topic)),
-    h("a", { class: "button", href: `#/records/${encodeURIComponent(topic)}` }, "Records"), h("a", { class: "button", href: `#/produce/${encodeURIComponent(topic)}` }, "Produce")), numbers,
+  main.append(h("div", { class: "head" }, h("h1", {}, h("a", { href: link("topics"), class: "up" }, "Topics"), " / ", h("span", { class: "name" }, topic)),
+    h("a", { class: "button", href: link("records", topic) }, "Records"), h("a", { class: "button", href: link("produce", topic) }, "Produce")), numbers,
   h("div", { class: "head" }, h("h2", {}, "Written"), choice(() => tick())), graph,
   h("div", { class: "head" }, h("h2", {}, "Partitions"), find), rows.element, h("h2", {}, "Newest records"), last);
   const ask = poll(numbers, async () => {

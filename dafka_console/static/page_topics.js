@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { spark } from "./chart.js";
-import { badge, h } from "./dom.js";
+import { badge, h, link } from "./dom.js";
 import { ago, byteRate, count, moment, moving, rate, size, whole } from "./format.js";
 import { list, none } from "./list.js";
 
@@ -18,7 +18,7 @@ export function show(main, { go, news }) {
     open: (row) => go("topic", row.name),
     more: (total) => !find.value && news()?.topics > total && `, and ${news().topics - total} of Dafka's own`,
     columns: [
-      { key: "name", title: "topic", width: "minmax(120px, 2.4fr)", cell: (row) => [h("a", { class: "name", href: `#/topic/${encodeURIComponent(row.name)}`, tabindex: -1 }, row.name), row.internal && badge("internal"), row.stale > 0 && badge(row.stale < row.partitions ? `${row.stale} of ${row.partitions} away` : "away", "bad")] },
+      { key: "name", title: "topic", width: "minmax(120px, 2.4fr)", cell: (row) => [h("a", { class: "name", href: link("topic", row.name), tabindex: -1 }, row.name), row.internal && badge("internal"), row.stale > 0 && badge(row.stale < row.partitions ? `${row.stale} of ${row.partitions} away` : "away", "bad")] },
       { key: "partitions", title: "partitions", kind: "number wide", width: "100px", cell: (row) => whole(row.partitions) },
       { key: "records", title: "records", kind: "number", width: "90px", exact: whole, cell: (row) => count(row.records) },
       { key: "bytes", title: "size", kind: "number wide", width: "100px", exact: whole, cell: (row) => size(row.bytes) },

@@ -12,6 +12,7 @@ from typing import Any, Final
 from dafka_core.errors import DafkaError, InvalidRequestError
 from dafka_core.flight.store_client import StoreClient
 from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.epochs import Epoch, epoch_at
 from dafka_core.model.records import PartitionInfo, TopicPartition, merge_heads
 from dafka_core.nodes.store import Store
 from dafka_core.security.throttles import LogThrottle
@@ -58,6 +59,7 @@ class OffsetLog:
         self._log = node.store.log
         self._replication = node.replication
         self._read: dict[str, int] = {}  # by gateway, the offset up to which its records are read
+        self._epochs: dict[str, Epoch | None] = {}  # by gateway, the epoch of the last one
         self._begins: dict[str, int] = {}  # by gateway, the first offset at that time
         self._changes = -1  # the log's change number at the last read
         self._reading = asyncio.Lock()
@@ -115,23 +117,23 @@ class OffsetLog:
     # -- reading -----------------------------------------------------------------------------------
 
     async def _catch_up(self, info: PartitionInfo) -> None:
-        start = self._read.get(info.partition, 0)
-        if start > info.end:
+        lives = self._log.lives(info.tp)
+        start, end, trim_to = self._read.get(info.partition, 0), lives.end, 0
+        is_same = self._epochs.get(info.partition) == epoch_at(lives.history, start - 1)
+        if start > end or not (is_same or info.tp == self.own):
             start = 0  # another history has won: the records read so far are the same, or older
-        trim_to = 0
-        while (start := max(start, info.earliest)) < info.end:
-            found, start, repeats = await self._node.in_thread(
-                self._parsed, info.tp, start, info.end
-            )
+        while (start := max(start, info.earliest)) < end:
+            found, start, repeats = await self._node.in_thread(self._parsed, info.tp, start, end)
             for offset, record in found:
                 if self.offsets.take(info.partition, record, offset) and info.tp != self.own:
                     self.taken_over[record.group] = info.partition
             trim_to = max(trim_to, repeats)
-        self._read[info.partition] = info.end
-        self._begins[info.partition] = max(info.earliest, min(trim_to, info.end))
+        self._read[info.partition] = end
+        self._epochs[info.partition] = epoch_at(lives.history, end - 1)
+        self._begins[info.partition] = max(info.earliest, min(trim_to, end))
         if info.tp == self.own:
             self._repeat_at = max(self._repeat_at, info.earliest + LEAST_REPEATED)
-        if info.earliest < trim_to <= info.end:
+        if info.earliest < trim_to <= end:
             await self._node.in_thread(self._log.trim, info.tp, trim_to)
 
     def _parsed(

@@ -437,17 +437,11 @@ class Groups(Feature):
         places = [
             (topic.name, e.partition_index) for topic in request.topics for e in topic.partitions
         ]
-        errors = {
-            place: client.refusal(_SEE, place[0]) or KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
-            for place in places
-        }
-        unused = [
-            place
-            for place, error in errors.items()
-            if error is KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
-            and subscribed is not None
-            and place[0] not in subscribed
-        ]
+        errors = {place: client.refusal(_SEE, place[0]) for place in places}
+        for topic, number in places:
+            if not errors[topic, number] and (subscribed is None or topic in subscribed):
+                errors[topic, number] = KafkaError.GROUP_SUBSCRIBED_TO_TOPIC
+        unused = [place for place, error in errors.items() if not error]
         known = self.coordinator.offsets.committed(request.group_id)
         gone = [Committed(*place, DELETED) for place in unused if place in known]
         errors |= dict.fromkeys(unused, await self._written(request.group_id, gone))

@@ -15,17 +15,9 @@ from dafka_core.model.log_entries import Stage
 from dafka_core.model.records import RecordBatch, StagedTransaction, TopicPartition
 from dafka_core.model.timestamps import MAX_AHEAD_US
 from dafka_core.nodes import store_loop
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import partition_fetcher, store_requests
 from dafka_core.protocol.consumer_role import ConsumerRole, Loss, ReaderRole
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    DirectRecordBatches,
-    EpochAck,
-    Head,
-    HeadsReply,
-    Message,
-)
 from dafka_core.protocol.producer_role import MAX_ACKING_STORES, ProducerRole
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.protocol.store_role import StoreRole
@@ -181,7 +173,7 @@ class Checkers:
         ):
             self._world.fail(who, f"goes back to {start}, where nothing has changed")
 
-    def on_told(self, mesh: SimulatedMesh, message: Message | RecordBatch) -> None:
+    def on_told(self, mesh: SimulatedMesh, message: m.Message | RecordBatch) -> None:
         """A consumer hears of a partition; of some, it is where "latest" is."""
         if isinstance(mesh.role, ConsumerRole):
             for tp, latest in told_of(message):
@@ -220,18 +212,18 @@ class Checkers:
         if sorted(found) != sorted(rows) or disk.end(tp) < end:
             self._world.fail(who, f"{LOST} transaction {number} is not what was written")
 
-    def on_sent(self, mesh: SimulatedMesh, message: Message | OutgoingBatch) -> None:
+    def on_sent(self, mesh: SimulatedMesh, message: m.Message | OutgoingBatch) -> None:
         """No node sends what was never published, or acknowledges what is not on its disk."""
         match message:
             case OutgoingBatch(batch):
                 self._on_records(mesh, batch)
-            case DirectRecordBatches():
+            case m.DirectRecordBatches():
                 for batch in message.batches():
                     self._on_records(mesh, batch)
-            case Head() if message.partition not in self.liars:
+            case m.Head() if message.partition not in self.liars:
                 if message.end > len(self.published.get(message.tp, ())):
                     self._world.fail(mesh.name, f"sends a head of {message.end}, which is none")
-            case Ack(store=store) | EpochAck(store=store):
+            case m.Ack(store=store) | m.EpochAck(store=store):
                 self._on_ack(mesh, message.tp, message.end, store)
 
     def _on_records(self, mesh: SimulatedMesh, batch: RecordBatch) -> None:
@@ -400,13 +392,13 @@ def _name(batch: RecordBatch) -> str:
     return f"{batch.tp.topic} {batch.tp.partition[:4]} [{batch.offset}, {batch.end})"
 
 
-def told_of(message: Message | RecordBatch) -> list[tuple[TopicPartition, int]]:
+def told_of(message: m.Message | RecordBatch) -> list[tuple[TopicPartition, int]]:
     """Return the partitions in a message, each with its next offset."""
     match message:
         case RecordBatch():
             return [(message.tp, message.offset)]
-        case Head() | DirectHead():
+        case m.Head() | m.DirectHead():
             return [(message.tp, message.end)]
-        case HeadsReply():
+        case m.HeadsReply():
             return [(info.tp, info.end) for info in message.entries]
     return []

@@ -8,18 +8,9 @@ from dafka_core.errors import ProtocolError
 from dafka_core.model.records import RecordBatch, TopicPartition, stamped_once
 from dafka_core.model.values import Longs
 from dafka_core.nodes.store_loop import StoreLoop
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.codec import decode
 from dafka_core.protocol.consumer_role import ConsumerRole, ReaderRole
-from dafka_core.protocol.messages import (
-    Ack,
-    DirectHead,
-    EpochAck,
-    Fetch,
-    GetHeads,
-    Head,
-    HeadsReply,
-    Message,
-)
 from dafka_core.protocol.partition_fetcher import Delivered, FollowedPartition
 from dafka_core.protocol.producer_role import ProducerRole
 from dafka_core.protocol.record_limits import RecordLimits
@@ -45,7 +36,7 @@ class CountsAcksTwice(ProducerRole):
 class ForgetsAtOnce(ProducerRole):
     """Deletes what it has sent before any store has acknowledged it."""
 
-    def _answer(self, fetch: Fetch) -> list[Outgoing]:
+    def _answer(self, fetch: m.Fetch) -> list[Outgoing]:
         recent = self.next_offset - CHUNK_COUNT
         return super()._answer(fetch) if fetch.sequence >= recent else []
 
@@ -53,10 +44,10 @@ class ForgetsAtOnce(ProducerRole):
 class TellsOfMoreThanIsStored(ProducerRole):
     """Answers GET-HEADS with what it has published, stored or not."""
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        if isinstance(message, GetHeads) and message.topic == self.topic and self.next_offset:
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+        if isinstance(message, m.GetHeads) and message.topic == self.topic and self.next_offset:
             last = self.next_offset - 1
-            return [DirectHead(message.requestor, self.topic, self.address, last)]
+            return [m.DirectHead(message.requestor, self.topic, self.address, last)]
         return super().on_message(now, message, peer)
 
 
@@ -70,7 +61,7 @@ class AcknowledgesOnce(StoreRole):
         said: dict[TopicPartition, int] = self.__dict__.setdefault("said", {})
         new: list[Outgoing] = []
         for ack in super()._take_acks():
-            assert isinstance(ack, Ack | EpochAck)
+            assert isinstance(ack, m.Ack | m.EpochAck)
             tp = ack.tp
             if ack.end > said.get(tp, 0):
                 said[tp] = ack.end
@@ -120,8 +111,8 @@ class TakesPrefixes(ConsumerRole):
 class LatestIsOneTooFew(ConsumerRole):
     """Takes the last record that a HEAD names for the next one."""
 
-    def on_message(self, now: float, message: Message, peer: str) -> list[Outgoing]:
-        if isinstance(message, Head | DirectHead):
+    def on_message(self, now: float, message: m.Message, peer: str) -> list[Outgoing]:
+        if isinstance(message, m.Head | m.DirectHead):
             tp = message.tp
             if tp not in self.partitions:
                 self._partition(tp, message.sequence)
@@ -182,8 +173,8 @@ class WaitsForGreetings(ReaderRole):
 
 
 class _GreetedOnly(StoreDirectory):
-    def on_message(self, now: float, message: Message) -> list[Outgoing]:
-        if not isinstance(message, HeadsReply) or message.query == 0:
+    def on_message(self, now: float, message: m.Message) -> list[Outgoing]:
+        if not isinstance(message, m.HeadsReply) or message.query == 0:
             return super().on_message(now, message)
         known = message.store in self.stores
         found = super().on_message(now, message)
@@ -203,9 +194,9 @@ class _StaleParse:
     """A frame that ends within a field is taken for what was received before."""
 
     def __init__(self) -> None:
-        self._last: Message | None = None
+        self._last: m.Message | None = None
 
-    def __call__(self, frames: Any) -> Message:
+    def __call__(self, frames: Any) -> m.Message:
         try:
             self._last = decode(frames)
         except ProtocolError:

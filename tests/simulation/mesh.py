@@ -20,15 +20,9 @@ from dafka_core.nodes.sockets import (
     Subscribers,
     send_packed,
 )
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import BEACON, NodeBeacon, tower_subscriptions
 from dafka_core.protocol.codec import BulkDecoder, decode, encode
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    DirectRecordBatches,
-    EpochAck,
-    Message,
-    RecordMessage,
-)
 from dafka_core.protocol.record_limits import RecordLimits, announcement
 from dafka_core.protocol.role import Outgoing, OutgoingBatch, PeerNews, Role
 from dafka_core.security.permissions import Permissions
@@ -196,7 +190,7 @@ class SimulatedMesh:
     def send(self, messages: list[Outgoing]) -> None:
         for message in messages:
             self.checkers.on_sent(self, message)
-            if isinstance(message, EpochAck):
+            if isinstance(message, m.EpochAck):
                 self.network.publish(self, encode(message.plain, self._layout))
             for part in self.limits.kept(message):
                 if isinstance(part, OutgoingBatch):
@@ -231,10 +225,10 @@ class SimulatedMesh:
     def _send_singles(self, message: OutgoingBatch) -> None:
         batch, single = message.batch, message.requestor
         for sequence, value in enumerate(batch.values, batch.offset):
-            record: Message = (
-                DirectRecord(single, batch.tp.topic, batch.tp.partition, sequence, value)
+            record: m.Message = (
+                m.DirectRecord(single, batch.tp.topic, batch.tp.partition, sequence, value)
                 if single
-                else RecordMessage(batch.tp.topic, batch.tp.partition, sequence, value)
+                else m.RecordMessage(batch.tp.topic, batch.tp.partition, sequence, value)
             )
             self.network.publish(self, encode(record, self._layout))
 
@@ -352,13 +346,13 @@ class SimulatedMesh:
             self._refuse(link, type(decode(frames)).__name__, str(frames))
         if message is None:
             return
-        if isinstance(message, RecordMessage | DirectRecord):
-            requestor = message.requestor if isinstance(message, DirectRecord) else ""
+        if isinstance(message, m.RecordMessage | m.DirectRecord):
+            requestor = message.requestor if isinstance(message, m.DirectRecord) else ""
             batch = RecordBatch.of(message.tp, message.sequence, [message.value])
             if not requestor:
                 self.checkers.on_told(self, batch)
             self.send(self.role.on_batch(now, requestor, batch))
-        elif isinstance(message, DirectRecordBatches):
+        elif isinstance(message, m.DirectRecordBatches):
             for batch in message.batches():
                 self.send(self.role.on_batch(now, message.requestor, batch))
         else:

@@ -324,6 +324,8 @@ def test_the_records_of_one_key_are_verified(query: AuditedQuery, store: Served)
     query.append(forged, [b"forged"])
     with pytest.raises(DafkaError, match=f"{own.partition} and {forged.partition}; choose with"):
         verify(query, store)
+    with pytest.raises(DafkaError, match=f"is in partition F, but in {own.partition} and "):
+        verify(query, store, partition="F")
     assert verify(query, store, partition=own.partition)[-1].state == PROVED
     assert verify(query, store, partition=forged.partition)[-1].state == WRONG
 

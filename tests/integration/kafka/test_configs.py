@@ -138,6 +138,16 @@ def test_each_version_is_answered(gateway: Gateway) -> None:
         assert len(answer.results[0].configs) > len(keys)
 
 
+def changes(*configs: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that changes configs of topic t."""
+    resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
+    return {"resources": [resource], "validate_only": False}
+
+
+def retain(value: str) -> dict[str, Any]:
+    return changes({"name": "retention.ms", "value": value})
+
+
 VALUES = [
     ("retention.ms", "-1", 0),
     ("segment.bytes", "1000", 0),
@@ -240,8 +250,7 @@ def test_what_a_topic_keeps_is_changed_and_set_back(
         ]
         for each in configs if api is some else ():
             each["config_operation"] = int(each["value"] is None)
-        resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
-        answer = tell(gateway, api, resources=[resource], validate_only=False)
+        answer = tell(gateway, api, **changes(*configs))
         assert rows(answer, "responses", "error_code") == [KafkaError.NONE]
         found = described(admin, TOPIC, "t")
         is_own = len(control.rules) > 2
@@ -268,12 +277,6 @@ def test_what_a_topic_keeps_is_changed_and_set_back(
     assert rules() == ["t2=0.009s,10GiB", "audit=forever", "t*=1w,10GiB"]
 
 
-def retain(topic: str, value: str) -> dict[str, Any]:
-    config = {"name": "retention.ms", "config_operation": 0, "value": value}
-    resource = {"resource_type": 2, "resource_name": topic, "configs": [config]}
-    return {"resources": [resource], "validate_only": False}
-
-
 @pytest.mark.usefixtures("admin")
 def test_what_others_change_of_the_rules_meanwhile_is_kept(
     gateway: Gateway, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
@@ -290,7 +293,7 @@ def test_what_others_change_of_the_rules_meanwhile_is_kept(
         return found
 
     monkeypatch.setattr(StoreClient, "ask", asked)
-    answer = tell(gateway, Api.INCREMENTAL_ALTER_CONFIGS, **retain("t", "3600000"))
+    answer = tell(gateway, Api.INCREMENTAL_ALTER_CONFIGS, **retain("3600000"))
     assert rows(answer, "responses", "error_code") == [KafkaError.NONE]
     rules = [[*map(str, each.retention_control.rules)] for each in stores]
     assert rules == [["t=1h", "u=1d"]] * 2
@@ -312,13 +315,13 @@ def test_no_change_overtakes_that_of_a_client_that_has_gone(
     monkeypatch.setattr(configs, "set_at_all", wait)
     api, count = Api.INCREMENTAL_ALTER_CONFIGS, gateway.connection_count
     with Connection(gateway.listens) as gone:
-        gone.send_request(api, 0, **retain("t", "1000"))
+        gone.send_request(api, 0, **retain("1000"))
         assert begun.wait(PATIENCE_S)
     wait_until(lambda: gateway.connection_count == count)
     (feature,) = (each for each in gateway.server._features if isinstance(each, configs.Configs))
     assert feature._node.rules_turn.locked()
     with Connection(gateway.listens) as client:
-        client.send_request(api, 0, **retain("t", "2000"))
+        client.send_request(api, 0, **retain("2000"))
         wait_until(lambda: gateway.server.requests.counts[api] == 2)
         may_go_on.set()
         client.receive_response(api, 0)
@@ -346,9 +349,7 @@ def test_a_config_that_is_named_twice_or_has_no_value_is_refused(
         (some, ({"value": None},), "config retention.ms has no value"),
         (all_, ({"value": None},), "config retention.ms has no value"),
     ):
-        configs = [{"name": "retention.ms", **each} for each in named]
-        resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
-        answer = tell(gateway, api, resources=[resource], validate_only=False)
+        answer = tell(gateway, api, **changes(*({"name": "retention.ms"} | e for e in named)))
         ((error, said),) = rows(answer, "responses", *ERROR_AND_WHY)
         assert (error, said.startswith(why)) == (KafkaError.INVALID_CONFIG, True)
     assert store.retention.rules == ()

@@ -39,6 +39,7 @@ from dafka_kafka.server import (
 )
 from dafka_kafka.users import Users
 from tests.integration.kafka.locked import NAME, PASSWORD, Locked, write_users
+from tests.integration.kafka.malformed import framed
 
 ASK = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 
@@ -69,10 +70,6 @@ FETCH = struct.pack(">hhih iiii", 1, 0, 8, -1, -1, 0, 1, 0)
 def produce(records: bytes, number: int = 0) -> bytes:
     head = struct.pack(">hhih hii", 0, 0, number, -1, 1, 100, 1)
     return framed(head + struct.pack(">h1siii", 1, b"t", 1, 0, len(records)) + records)
-
-
-def framed(request: bytes) -> bytes:
-    return struct.pack(">i", len(request)) + request
 
 
 class Slow(Feature):

@@ -9,16 +9,10 @@ from dafka_core.nodes import peers as module
 from dafka_core.nodes.connection_quotas import ConnectionQuotas, ends_of
 from dafka_core.nodes.peers import Inbound
 from dafka_core.nodes.sockets import MeshTraffic, Subscribers
+from dafka_core.protocol import messages as m
 from dafka_core.protocol.beacons import NodeBeacon, PeerTable, TowerBeacon
 from dafka_core.protocol.codec import encode, parse_subscription, subscription
 from dafka_core.protocol.limits import max_taken_bytes
-from dafka_core.protocol.messages import (
-    DirectRecord,
-    DirectRecordBatches,
-    Head,
-    RecordBatchMessage,
-    RecordMessage,
-)
 from dafka_core.protocol.record_limits import announcement, parse_announcement
 from dafka_core.protocol.role import OutgoingBatch
 from dafka_core.security.permissions import EVERYBODY, NOBODY
@@ -54,7 +48,7 @@ def announced(kind: str, node: str) -> bytes:
 
 
 def follows(topic: str) -> bytes:
-    return subscription(RecordMessage) + topic.encode()
+    return subscription(m.RecordMessage) + topic.encode()
 
 
 def test_subscriptions_show_the_kind_and_topics_of_a_peer() -> None:
@@ -77,7 +71,7 @@ def test_subscriptions_show_the_kind_and_topics_of_a_peer() -> None:
 
 def test_a_c_node_is_identified_by_the_subscription_to_its_own_address() -> None:
     node = Node(A, B, C)
-    node.subscribe(subscription(DirectRecord) + C.encode(), 7)
+    node.subscribe(subscription(m.DirectRecord) + C.encode(), 7)
     node.subscribe(follows("t"), 7)
     node.subscribe(follows("u"), -1)  # ZeroMQ does not identify the sender
     assert node.inbound.neighbours()[2] == Neighbour(C, "", "tcp://c:1", True, ("t",))
@@ -107,10 +101,10 @@ class Pub:
 def test_records_are_sent_in_the_forms_that_peers_subscribe_to() -> None:
     subscribers = Subscribers(cast("Any", Pub()))
     assert subscribers.forms("t", "") == []
-    for kind in (RecordMessage, RecordBatchMessage):  # a node of ours takes both
+    for kind in (m.RecordMessage, m.RecordBatchMessage):  # a node of ours takes both
         subscribers.apply(b"\1" + subscription(kind, "t"))
     assert subscribers.forms("t", "") == [True]
-    subscribers.apply(b"\1" + subscription(RecordMessage, ""))  # a C node, to all topics
+    subscribers.apply(b"\1" + subscription(m.RecordMessage, ""))  # a C node, to all topics
     assert subscribers.forms("t", "") == [True, False]
     assert subscribers.forms("u", "") == [False]
 
@@ -132,8 +126,8 @@ def test_records_are_counted_by_how_they_are_sent() -> None:
 def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -> None:
     traffic = MeshTraffic("store S")
     other = RecordBatch.of(TopicPartition("t", "q"), 0, [b"x"])
-    traffic.add_sent_message(DirectRecordBatches.of("R", [BATCH, other]))
-    traffic.add_sent_message(Head("t", "p", 6))
+    traffic.add_sent_message(m.DirectRecordBatches.of("R", [BATCH, other]))
+    traffic.add_sent_message(m.Head("t", "p", 6))
     assert traffic.sent == {"DirectRecordBatches": 1, "Head": 1}
     assert traffic.direct_records == 3
     assert traffic.direct_bytes >= 6
@@ -142,10 +136,10 @@ def test_an_answer_with_many_partitions_is_one_message_and_all_their_records() -
 def test_refused_frames_are_counted_by_reason() -> None:
     traffic = MeshTraffic("store S")
     assert traffic.admitted(EVERYBODY, [b"no message"]) is None
-    assert traffic.admitted(NOBODY, encode(Head("t", "p", 6))) is None
+    assert traffic.admitted(NOBODY, encode(m.Head("t", "p", 6))) is None
     assert not traffic.admits_records(NOBODY, BATCH)
     assert traffic.records_received == 0
-    assert traffic.admitted(EVERYBODY, encode(Head("t", "p", 6))) == Head("t", "p", 6)
+    assert traffic.admitted(EVERYBODY, encode(m.Head("t", "p", 6))) == m.Head("t", "p", 6)
     assert traffic.refused == {"message": 1, "forbidden": 2}
 
 

@@ -10,15 +10,9 @@ from dafka_core.errors import OffsetConflictError
 from dafka_core.model.epochs import NO_LIFE, Epoch, EpochId
 from dafka_core.model.log_entries import RestartPartition, StoreSeen
 from dafka_core.model.records import PartitionInfo, PartitionLives, RecordBatch, Transaction
+from dafka_core.protocol import messages as m
 from dafka_core.protocol import store_partition, timing
 from dafka_core.protocol.limits import MAX_STORES
-from dafka_core.protocol.messages import (
-    Head,
-    HistoryQuery,
-    HistoryReply,
-    StoreEndpoints,
-    TimesReply,
-)
 from dafka_core.protocol.partition_fetcher import FetchState, ReorderBudget
 from dafka_core.protocol.role import Outgoing, PeerNews
 from dafka_core.protocol.store_directory import KnownStores
@@ -73,11 +67,11 @@ def test_a_batch_continues_a_partial_transaction_or_proves_it_complete() -> None
 
 HOSTED = EpochId(1, 0, 1)  # the first life of what clients write to the store
 
-HEAD = [Head(TOPIC, PARTITION, 9)]
+HEAD = [m.Head(TOPIC, PARTITION, 9)]
 
 
 def heads_in(messages: list[Outgoing]) -> list[Outgoing]:
-    return [message for message in messages if isinstance(message, Head)]
+    return [message for message in messages if isinstance(message, m.Head)]
 
 
 def test_a_put_is_published_when_it_is_on_disk(disk: Disk, role: StoreRole) -> None:
@@ -159,26 +153,26 @@ def test_hosted_partitions_are_bounded(disk: Disk, role: StoreRole) -> None:
     disk.store(role)
     heads = heads_in(role.on_tick(2.0))
     assert len(heads) == store_partition.MAX_HOSTED
-    assert heads[0] == Head(TOPIC, "P10", 0)
+    assert heads[0] == m.Head(TOPIC, "P10", 0)
 
 
 def test_a_store_sends_requestors_its_endpoints() -> None:
     role = store(Disk())
-    assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == []  # it cannot
+    assert role.on_subscribed(0.0, m.StoreEndpoints, OTHER) == []  # it cannot
     role.known.locations = ("grpc://h:1",)
-    told = [StoreEndpoints(OTHER, ME, ("grpc://h:1",))]
-    assert role.on_subscribed(0.0, StoreEndpoints, OTHER) == told
-    assert role.on_subscribed(0.0, StoreEndpoints, ME) == []
+    told = [m.StoreEndpoints(OTHER, ME, ("grpc://h:1",))]
+    assert role.on_subscribed(0.0, m.StoreEndpoints, OTHER) == told
+    assert role.on_subscribed(0.0, m.StoreEndpoints, ME) == []
     # Subscriptions arrive in the order of their bytes: the greeting is the last message.
-    assert role.on_subscribed(0.0, TimesReply, OTHER) != []
+    assert role.on_subscribed(0.0, m.TimesReply, OTHER) != []
 
 
 def test_endpoints_of_other_stores_are_kept_while_they_are_present() -> None:
     role = store(Disk())
     for index in range(MAX_STORES + 5):
-        role.on_message(0.0, StoreEndpoints(ME, f"S{index}", ("grpc://h:1",)), "")
+        role.on_message(0.0, m.StoreEndpoints(ME, f"S{index}", ("grpc://h:1",)), "")
     assert len(role.known.endpoints) == MAX_STORES
-    role.on_message(0.0, StoreEndpoints(ME, "S1", ("grpc://h:2",)), "")
+    role.on_message(0.0, m.StoreEndpoints(ME, "S1", ("grpc://h:2",)), "")
     assert role.known.endpoints["S1"] == ("grpc://h:2",)
     role.on_peer(0.0, PeerNews("S1", is_lost=True))
     assert "S1" not in role.known.endpoints
@@ -215,7 +209,7 @@ class Waiting:
         transaction: Transaction | None = None,
         end: int = 100,
     ) -> RestartPartition | None:
-        reply = HistoryReply(OWN, 0, store, *TP, end, NO_LIFE, history, stores, transaction)
+        reply = m.HistoryReply(OWN, 0, store, *TP, end, NO_LIFE, history, stores, transaction)
         return self.trimmed.on_history(now, self.partition, reply)
 
 
@@ -230,7 +224,7 @@ def test_it_restarts_where_the_others_begin_with_their_history(waiting: Waiting)
     assert waiting.trimmed.deadline() < inf
     assert waiting.trimmed.on_tick(timing.STORE_LOSS_S - 0.1, {TP: waiting.partition}) == []
     asked = waiting.trimmed.on_tick(LONG, {TP: waiting.partition})
-    assert asked == [HistoryQuery(OWN, 0, *TP)]
+    assert asked == [m.HistoryQuery(OWN, 0, *TP)]
     assert waiting.trimmed.on_tick(LONG, {TP: waiting.partition}) == []
     assert waiting.told(LONG) == RestartPartition(TP, 60, (OLD, NEW))
     partition = waiting.partition
@@ -255,8 +249,8 @@ def test_it_learns_the_last_transaction_before_its_restart(waiting: Waiting, end
 def test_the_last_transaction_is_one_of_stored_records(end: int) -> None:
     last = Transaction(7, 3, end)
     role = StoreRole(OWN, lambda tp: PartitionLives(5, (OLD,), NO_LIFE, last), sync_interval_s=1e9)
-    (reply,) = role.on_message(0.0, HistoryQuery(ONE, 0, *TP), "")
-    assert isinstance(reply, HistoryReply)
+    (reply,) = role.on_message(0.0, m.HistoryQuery(ONE, 0, *TP), "")
+    assert isinstance(reply, m.HistoryReply)
     assert reply.transaction == (last if end <= 5 else None)
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from dafka_core import Store, Tower
 from dafka_core.errors import DafkaError, InvalidRequestError
+from dafka_core.model.epochs import MAX_NUMBER, Epoch, digest
+from dafka_core.model.log_entries import SetAside
 from dafka_core.model.records import RecordBatch, TopicPartition
 from dafka_core.model.timestamps import StoreClock
 from dafka_core.model.values import Values
@@ -361,6 +363,18 @@ def test_another_gateways_records_are_followed(store: Store, logs: Logs) -> None
     logs.commit(4)
     assert positions(logs.log) == [4]
     assert logs.log.offsets.next_counter() == 11
+
+
+def test_commits_of_a_gateway_whose_store_was_restored_are_read(store: Store, logs: Logs) -> None:
+    """It continues before the offset up to which this gateway has read, with as many records."""
+    append(store, *(GroupRecord("g", at, (Committed("t", 0, at),)) for at in (1, 2, 3)))
+    logs.runner.run(logs.log.catch_up())
+    later = [GroupRecord("g", 10 + at, (Committed("t", at, 7),)) for at in range(1, 4)]
+    epoch = Epoch(MAX_NUMBER - 1, 7, 1, 1, digest(store.log.lives(OTHER).history))
+    batch = RecordBatch(OTHER, 1, Values.of([each.packed() for each in later]), epoch=epoch)
+    store.log.write([SetAside(OTHER, 1), batch])
+    logs.runner.run(logs.log.catch_up())
+    assert positions(logs.log) == [3, 7, 7, 7]
 
 
 @pytest.mark.usefixtures("repeats_early")
