@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dafka_core.config.node_options import NodeOptions
@@ -248,19 +249,29 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace) -> None:
                 print_json(batch_facts(progress))
 
     try:
-        while query.isActive and not signals:
-            time.sleep(POLL_INTERVAL_S)
-            report_batches()
+        _watch(query, signals, report_batches)
+    except Exception:
         if not signals:
-            query.awaitTermination()  # raises the error of a query that has failed
-    finally:
-        query.stop()
-        report_batches()
+            raise
+        if not arguments.available_now:
+            sys.exit(0)  # a service manager sends the signal to Spark's JVM, too
     if signals and arguments.available_now:
         raise Stopped(signals[0])
     if arguments.available_now and not next_batch:
         why = f"checkpoint {arguments.checkpoint} has no record left to read"
         print(f"{why}; another output needs a checkpoint of its own", file=sys.stderr)
+
+
+def _watch(query: StreamingQuery, signals: Sequence[int], report: Callable[[], None]) -> None:
+    try:
+        while query.isActive and not signals:
+            time.sleep(POLL_INTERVAL_S)
+            report()
+        if not signals:
+            query.awaitTermination()  # raises the error of a query that has failed
+    finally:
+        query.stop()
+        report()
 
 
 def batch_facts(progress: StreamingQueryProgress) -> dict[str, object]:

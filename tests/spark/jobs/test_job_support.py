@@ -5,11 +5,13 @@ import re
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +22,7 @@ from dafka_core.cli.job_commands import jobs
 from dafka_core.model.records import TopicPartition
 from dafka_core.queries.source_offset import SourceOffset
 from dafka_core.testing import wait_until
-from dafka_spark.job_support import describe_error, ends, grouped, run_job
+from dafka_spark.job_support import Stopped, describe_error, ends, grouped, run_job, run_query
 from tests.spark.jobs.programs import JOB_TIMEOUT_S, JOBS, ROOT, count
 
 Run = Callable[..., tuple[int, str, str]]
@@ -183,6 +185,39 @@ def test_a_misspelt_topic_is_one_sentence(
         "dafka job topic_to_topic: option 'subscribe' = 'fligths': no store has topic 'fligths' "
         "(did you mean 'flights'?); failOnMissingTopic = false"
     )
+
+
+class EndedSpark:
+    """The writer and the query of a Spark that the same signal has ended."""
+
+    lastProgress = None  # noqa: N815
+
+    def option(self, *_: object) -> Any:
+        return self
+
+    def trigger(self, **_: object) -> Any:
+        return self
+
+    def start(self) -> Any:
+        return self
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        signal.raise_signal(signal.SIGTERM)
+        return True
+
+    def stop(self) -> None:
+        raise RuntimeError("Cannot call methods on a stopped SparkContext")
+
+
+@pytest.mark.usefixtures("run_here")  # which restores the signals' handlers
+def test_a_signal_that_also_ends_spark_is_no_error() -> None:
+    writer: Any = EndedSpark()
+    with pytest.raises(SystemExit) as ended:
+        run_query(writer, Namespace(checkpoint="c", available_now=False))
+    assert ended.value.code == 0
+    with pytest.raises(Stopped):
+        run_query(writer, Namespace(checkpoint="c", available_now=True))
 
 
 @pytest.mark.nightly
