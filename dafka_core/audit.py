@@ -105,8 +105,7 @@ def read_contents(
 
 PROVED: Final = "proved"
 TRIMMED: Final = "trimmed"  # the stores have deleted some of its rows
-# Spark only cut the query's state into other partitions, and called no sink.
-REPARTITIONED: Final = "repartitioned"
+REPARTITIONED: Final = "repartitioned"  # Spark only cut the query's state into other partitions
 WRONG: Final = "wrong"
 
 SAME: Final = "same"

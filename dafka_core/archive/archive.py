@@ -33,6 +33,7 @@ from dafka_core.archive.manifest import (
     day_name,
     day_of,
     make_archive,
+    names_in,
     path_of,
     reading,
     recover,
@@ -403,7 +404,7 @@ class Archive:
     def topics(self) -> list[str]:
         """Return the archived topics, in order."""
         with translated(self.directory):
-            found = map(topic_of, _names(self.directory / MANIFEST))
+            found = map(topic_of, names_in(self.directory / MANIFEST))
         return sorted(topic for topic in found if topic is not None)
 
     def held(self, topics: Collection[str] | None = None) -> Held:
@@ -483,17 +484,11 @@ def _existing(manifest: Manifest) -> set[str]:
     with translated(manifest.directory):
         # Staged ones first: files published in between are found twice instead of never.
         for above in (manifest.commits / STAGED, manifest.records):
-            for each in _names(above):
-                found |= {f"{each}/{name}" for name in _names(above / each)}
+            for each in names_in(above):
+                found |= {f"{each}/{name}" for name in names_in(above / each)}
     return found
 
 
 def _is_in(existing: set[str], file: ArchivedFile) -> bool:
     published = f"{day_name(file.day)}/{file.name}"
     return published in existing or f"{file.staged}/{file.name}.staged" in existing
-
-
-def _names(directory: Path) -> list[str]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return [path.name for path in directory.iterdir()]
-    return []

@@ -133,6 +133,13 @@ def make_archive(directory: Path) -> None:
         make_directory(directory / MANIFEST, below=directory.absolute().parent)
 
 
+def names_in(directory: Path) -> list[str]:
+    """Return the names in a directory; none if it is missing."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return [path.name for path in directory.iterdir()]
+    return []
+
+
 def topic_name(directory: Path | str, topic: str) -> str:
     """Return the name of a topic's directory; raise ArchiveError if it would be too long."""
     name = _TOPIC + _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", escape(topic))
@@ -259,10 +266,7 @@ class Manifest:
         """
         before = self.version
         with translated(self.directory):
-            try:
-                names = {path.name for path in self.commits.iterdir()}
-            except FileNotFoundError:
-                names = set()
+            names = set(names_in(self.commits))
             last = max((int(name[1]) for name in map(_NAME.fullmatch, names) if name), default=0)
             while self.version < last:
                 number, path = self.version + 1, self._commit(self.version + 1)
@@ -468,11 +472,7 @@ def path_of(manifest: Manifest, file: ArchivedFile) -> Path:
 def recover(manifest: Manifest) -> None:
     """Publish or remove the files of killed writers."""
     with translated(manifest.directory):
-        try:
-            found = [path.name for path in (manifest.commits / STAGED).iterdir()]
-        except FileNotFoundError:
-            return
-        for name in filter(_ID.fullmatch, found):
+        for name in filter(_ID.fullmatch, names_in(manifest.commits / STAGED)):
             with contextlib.ExitStack() as locks:
                 try:
                     locks.enter_context(_locked(staged_directory(manifest, name)))

@@ -44,8 +44,7 @@ class _Entry(Generic[C]):
 class Connections(Generic[K, C]):
     """A pool of connections, one for each key.  Thread-safe.
 
-    Idle connections are closed after ``idle_s``, and replaced if they have expired and another can
-    be opened.
+    Idle connections are closed after ``idle_s``, and expired ones replaced if another one opens.
     """
 
     def __init__(

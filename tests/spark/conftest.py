@@ -52,7 +52,6 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def topics(spark: SparkSession, cluster: EmbeddedCluster) -> Topics:
-    """Return the topics of the cluster that all tests share."""
     return Topics(spark, cluster)
 
 

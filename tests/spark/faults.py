@@ -45,11 +45,9 @@ class Gate:
             yield batch.slice(half)
 
     def wait_reached(self) -> None:
-        """Wait until a task is held."""
         wait_until(self._reached.exists, timeout_s=PATIENCE_S)
 
     def open(self) -> None:
-        """Let all tasks continue."""
         self._opened.touch()
 
 

@@ -10,6 +10,11 @@ import pytest
 from dafka_console import api
 from dafka_console.server import Console
 from dafka_core import Consumer, EmbeddedCluster, Producer
+from dafka_core.flight.store_client import StoreClient
+from dafka_core.flight.store_location import StoreLocation
+from dafka_core.model.names import QUERIES_TOPIC
+from dafka_core.model.records import TopicPartition
+from dafka_core.queries.query_progress import QueryProgress, publish
 from dafka_core.security.web_access import write_token
 from dafka_core.testing import PATIENCE_S, wait_until
 from scripts.browser import Browser
@@ -301,6 +306,34 @@ def test_a_window_of_the_charts_is_chosen_by_keyboard_and_clients_are_named(
         check.sees(f"{label}.includes('records per second, last 6 hours')", "on each page")
         producers = "[...document.querySelectorAll('.node.producer title')]"
         check.sees(f"{producers}.some((each) => each.textContent.startsWith('a <b>feed'))", "named")
+
+
+def test_a_query_s_partitions_stay_open_and_are_asked_for_once_with_each_news(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with Producer(dafka_topic, tower=own.tower) as producer:
+        producer.publish(b"value")
+        producer.flush(PATIENCE_S)
+        progress = QueryProgress("q", "r", 3600.0, ()).at(
+            {TopicPartition(dafka_topic, producer.address): 0}
+        )
+    with StoreClient(StoreLocation(own.stores[0], own.locations())) as client:
+        publish([client], QUERIES_TOPIC, progress, timeout_s=PATIENCE_S)
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=200) as console:
+        check = Checks(browser, console.url)
+        check.open("queries", "document.querySelector('details')")
+        browser.run("document.querySelector('details').open = true")
+        check.sees("document.querySelector('details[open] td')", "its partitions")
+        browser.run(
+            "window.bare = 0; new MutationObserver(() => {"
+            " if (!document.querySelector('details[open] td')) bare += 1;"
+            "}).observe(document.querySelector('#page'), { childList: true, subtree: true });"
+            "performance.clearResourceTimings()"
+        )
+        loads = "performance.getEntriesByType('resource')"
+        asked = f"{loads}.filter((each) => each.name.includes('api/%s?')).length"
+        check.sees(f"{asked % 'queries'} >= 5", "it is drawn anew")
+        assert browser.run(f"[bare, {asked % 'query'} <= {asked % 'queries'} + 1]") == [0, True]
 
 
 def test_a_click_that_lasts_longer_than_the_news_opens_a_row(

@@ -43,7 +43,6 @@ def newest(
 def pages(
     clients: Sequence[StoreClient], snapshot: Snapshot, view: View, most: int
 ) -> list[list[Record]]:
-    """Return all pages of a view."""
     found = []
     while view.parts:
         records, view = page(clients, snapshot, view, most)

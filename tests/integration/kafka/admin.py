@@ -21,7 +21,6 @@ def listed(client: AdminClient, *topic: str) -> Any:
 
 
 def counts(client: AdminClient) -> dict[str, int]:
-    """Return the number of partitions of each topic."""
     return {name: len(each.partitions) for name, each in listed(client).topics.items()}
 
 

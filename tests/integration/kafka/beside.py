@@ -48,7 +48,6 @@ class Server:
         return error
 
     def node_id(self) -> str:
-        """Return the server's id."""
         return str(self.ask("Metadata", 8, topics=[])["brokers"][0]["node_id"])
 
     def coordinate(self, group: str) -> None:

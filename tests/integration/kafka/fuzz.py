@@ -97,7 +97,6 @@ def fuzz(where: tuple[str, int], seed: int, first: int, count: int) -> Outcomes:
 
 
 def memory_kib(pid: int) -> int:
-    """Return a process's resident memory."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0])
 

@@ -68,7 +68,6 @@ class NumberWriter:
         self._producer.poll(wait_s)
 
     def finish(self) -> None:
-        """Wait until everything is acknowledged."""
         assert self._producer.flush(PATIENCE_S) == 0
         assert self.errors == []
         assert len(self.acknowledged) == self.sent

@@ -76,12 +76,10 @@ class ProduceClient(Connection):
         return [Answer(*each) for each in rows(response, "responses.partition_responses", *fields)]
 
     def ask(self, parts: Mapping[tuple[str, int], bytes | None], **named: Any) -> list[Answer]:
-        """Send records and receive the response."""
         self.send(parts, **named)
         return self.receive(named.get("version", VERSION))
 
     def init_producer_id(self, transactional_id: str | None = None) -> Any:
-        """Send InitProducerId and receive the response."""
         asked = {"transactional_id": transactional_id, "transaction_timeout_ms": 1000}
         self.send_request(Api.INIT_PRODUCER_ID, 1, **asked)
         return self.receive_response(Api.INIT_PRODUCER_ID, 1)

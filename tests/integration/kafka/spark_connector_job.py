@@ -43,7 +43,6 @@ def copied(spark: SparkSession, servers: str, directory: Path) -> dict[str, list
 
 
 def read(spark: SparkSession, to: dict[str, str], topic: str) -> DataFrame:
-    """Read a whole topic."""
     options = {**to, "subscribe": topic, "includeHeaders": "true"}
     return spark.read.format("kafka").options(**options).load()
 
@@ -66,7 +65,6 @@ def summary(frame: DataFrame) -> list[list[object]]:
 
 
 def main() -> None:
-    """Run the job."""
     jars, servers, directory = sys.argv[1:]
     spark = (
         SparkSession.builder.master("local[2]")

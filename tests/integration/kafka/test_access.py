@@ -159,7 +159,6 @@ class Requests:
 
 
 def errors(part: Any) -> set[int]:
-    """Return all errors in a response."""
     if isinstance(part, (list, tuple)):
         return set().union(*map(errors, part)) if part else set()
     if not hasattr(part, "fields"):

@@ -25,7 +25,6 @@ def _users(locked: Locked) -> None:
 
 
 def produced(producer: Any, topic: str) -> int:
-    """Return the error of a write, or 0."""
     told: list[Any] = []
     producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
     wait_until(lambda: producer.poll(0.1) is None or told)
@@ -52,7 +51,6 @@ def test_librdkafka_writes_where_its_user_may(locked: Locked) -> None:
 
 
 def consumed(consumer: Any) -> Any:
-    """Return the first record or error."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = consumer.poll(0.2)

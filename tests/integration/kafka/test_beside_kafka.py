@@ -275,7 +275,6 @@ def contents(server: Server) -> Found:
 
 
 def damaged(octets: bytes, at: int = -1) -> bytes:
-    """Change one byte."""
     made = bytearray(octets)
     made[at] ^= 0xFF
     return bytes(made)

@@ -79,7 +79,6 @@ class Asking:
         return asyncio.run(scenario())
 
     def __call__(self, *wanted: tuple[int, int], **named: Any) -> list[Any]:
-        """Return the records by partition."""
         answer = self.whole(*wanted, **named)
         return [partition for topic in answer.responses for partition in topic.partitions]
 

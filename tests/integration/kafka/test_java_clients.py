@@ -54,7 +54,6 @@ def servers() -> Iterator[str]:
 
 
 def tool(name: str, *arguments: str, pom: Path = kafka_broker.POM) -> str:
-    """Return the output of one of Kafka's tools."""
     return finished(kafka_broker.java(TOOLS + name, arguments, pom=pom))
 
 
@@ -68,7 +67,6 @@ def finished(command: list[str]) -> str:
 
 
 def lines(printed: str, name: str) -> list[dict[str, Any]]:
-    """Return the named events of a verifiable client."""
     events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     return [event for event in events if event["name"] == name]
 

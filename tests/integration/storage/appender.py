@@ -27,8 +27,6 @@ def value(offset: int) -> bytes:
 
 
 class BlockMerger(threading.Thread):
-    """Merge without a pause."""
-
     def __init__(self, log: Log) -> None:
         super().__init__(daemon=True)
         self._log = log
@@ -64,7 +62,6 @@ def staged(
 
 
 def commit(log: Log, chance: random.Random) -> None:
-    """Commit a transaction of both partitions."""
     last = log.transaction_state(TP).transaction
     version = 1 + (last.version if last else 0)
     counts = [(tp, chance.choice((1, 10, 400))) for tp in (TP, OTHER)]

@@ -24,7 +24,6 @@ class ChangingLog:
         self._version = 0
 
     def change(self, times: int) -> None:
-        """Make this many random changes."""
         kinds = [self._append] * 6 + [self._merge] * 3
         kinds += [self._trim, self._stage, self._discard, self._set_aside, self._note, self._go_on]
         for _ in range(times):

@@ -38,12 +38,10 @@ def finished(*command: str, **settings: Any) -> subprocess.CompletedProcess[str]
 
 
 def job(name: str, *arguments: str) -> list[dict[str, Any]]:
-    """Run a job with this Python."""
     return run(sys.executable, str(JOBS / name), *arguments)
 
 
 def read_topic(session: SparkSession, cluster: EmbeddedCluster, topic: str) -> DataFrame:
-    """Read a topic as a batch."""
     reader = session.read.format("dafka").option("tower", cluster.tower)
     return reader.option("subscribe", topic).load()
 
@@ -54,7 +52,6 @@ def values_of(records: DataFrame) -> list[bytes]:
 
 
 def count(reader: Reader, topic: str) -> int:
-    """Return the number of records of a topic."""
     return sum(each.end for each in reader.partitions([topic], timeout_s=30))
 
 

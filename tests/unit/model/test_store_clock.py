@@ -28,7 +28,6 @@ class Machine:
         self.start(agreed_us)
 
     def start(self, agreed_us: int | None) -> None:
-        """Start a store."""
         self.clock = StoreClock(agreed_us, self.wall_us, lambda: self.passed_us)
 
     def right_us(self) -> int:

@@ -43,7 +43,6 @@ class Asking(Closing):
         return self.runner.run(work)
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Run the loop until the condition is true."""
         while not condition():
             self.run(asyncio.sleep(0.01))
 
