@@ -99,6 +99,14 @@ def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session(tried: T
     assert late == JoinAnswer(KafkaError.UNKNOWN_MEMBER_ID, "app-unheard-of")
 
 
+def test_an_id_of_a_dynamic_member_is_for_no_static_one(tried: Tried) -> None:
+    (static,) = tried.stable(instance_id="one")
+    asked = tried.told(tried.join(version=4)).member_id
+    for instance, error in (("one", "FENCED_INSTANCE_ID"), ("two", "UNKNOWN_MEMBER_ID")):
+        assert tried.told(tried.join(asked, instance_id=instance)).error.name == error
+    assert [*tried.group.members] == [static]
+
+
 def test_an_id_can_be_given_back(tried: Tried) -> None:
     (leader,) = tried.stable()
     asked = tried.told(tried.join(version=4))
