@@ -2,9 +2,11 @@
 // narrow screen the same from top to bottom.
 
 import { h, s } from "./dom.js";
-import { count, rate, short, size, whole } from "./format.js";
+import { count, plural, rate, short, size } from "./format.js";
 
 const MOST = 9;
+
+const writes = ({ node, rate: of = node.rate }) => of >= 0.05; // records per second
 
 /** An SVG of what /api/map says. */
 export function drawMap(found, stores, width) {
@@ -39,10 +41,11 @@ export function drawMap(found, stores, width) {
 
 function few(nodes, noun) {
   const ranked = [...nodes].sort((a, b) => (b.here - a.here) || (b.rate - a.rate) || (a.id < b.id ? -1 : 1));
-  if (ranked.length <= MOST) return ranked.map((node) => ({ key: node.id, node, ids: [node.id] }));
+  const all = ranked.map((node) => ({ key: node.id, node, ids: [node.id] }));
+  if (all.length <= MOST) return all;
   const rest = ranked.slice(MOST - 1);
   const total = rest.reduce((sum, node) => sum + (node.rate || 0), 0);
-  return [...ranked.slice(0, MOST - 1).map((node) => ({ key: node.id, node, ids: [node.id] })),
+  return [...all.slice(0, MOST - 1),
     { key: `more ${noun}`, more: rest.length, noun, rate: total, ids: rest.map((node) => node.id), node: { ...rest[0], here: true } }];
 }
 
@@ -82,46 +85,36 @@ function fromTop(groups, width) {
   return { places, height: y - 20 };
 }
 
+/** One line for each side, as many would hide the boxes. */
 function between(groups, places) {
-  const edge = (items, pick, side) => items.map((item) => places.get(item.ids[0])).map((place) => pick(place, side));
-  const bottom = (items) => Math.max(...edge(items, (place) => place.y + place.h));
-  const top = (items) => Math.min(...edge(items, (place) => place.y));
-  const made = [];
   const join = (above, below, kind) => {
-    if (!above.length || !below.length) return;
-    const all = above.map((item) => places.get(item.ids[0]));
-    const x = (Math.min(...all.map((each) => each.x)) + Math.max(...all.map((each) => each.x + each.w))) / 2;
-    made.push(s("path", { class: `link group ${kind}`, d: `M${x} ${bottom(above) + 4}V${top(below) - 4}` }));
+    const [from, to] = [above, below].map((items) => items.map((item) => places.get(item.ids[0])));
+    if (!from.length || !to.length) return null;
+    const x = (Math.min(...from.map((each) => each.x)) + Math.max(...from.map((each) => each.x + each.w))) / 2;
+    const [top, bottom] = [Math.max(...from.map((each) => each.y + each.h)), Math.min(...to.map((each) => each.y))];
+    return s("path", { class: `link group ${kind}`, d: `M${x} ${top + 4}V${bottom - 4}` });
   };
-  join(groups.left, groups.middle, groups.left.some((item) => (item.rate ?? item.node.rate) >= 0.05) ? "busy" : "");
-  join(groups.middle, groups.right, "reads");
-  return made;
+  return [join(groups.left, groups.middle, groups.left.some(writes) ? "busy" : ""), join(groups.middle, groups.right, "reads")].filter(Boolean);
 }
 
 function line(store, node, link, narrow) {
-  const isStore = node.node.kind === "store";
   const bad = link.connected === false;
-  const busy = !bad && node.node.kind === "producer" && (node.rate ?? node.node.rate) >= 0.05;
-  const reads = !bad && node.node.kind === "consumer";
-  const kind = bad ? "link bad" : busy ? "link busy" : reads ? "link reads" : "link";
-  const middle = (place) => [place.x + place.w / 2, place.y + place.h / 2];
-  let d;
-  if (isStore) {
-    const [[ax, ay], [bx, by]] = [middle(store), middle(node)];
-    d = `M${ax} ${ay}L${bx} ${by}`;
-  } else if (narrow) {
-    const down = store.y > node.y;
-    const [a, b] = [[node.x + node.w / 2, down ? node.y + node.h : node.y], [store.x + store.w / 2, down ? store.y : store.y + store.h]];
-    const bend = (a[1] + b[1]) / 2;
-    d = `M${a[0]} ${a[1]}C${a[0]} ${bend} ${b[0]} ${bend} ${b[0]} ${b[1]}`;
-  } else {
-    const left = node.x < store.x;
-    const [a, b] = [[left ? node.x + node.w : node.x, node.y + node.h / 2], [left ? store.x : store.x + store.w, store.y + store.h / 2]];
-    const bend = (a[0] + b[0]) / 2;
-    d = left ? `M${a[0]} ${a[1]}C${bend} ${a[1]} ${bend} ${b[1]} ${b[0]} ${b[1]}` : `M${b[0]} ${b[1]}C${bend} ${b[1]} ${bend} ${a[1]} ${a[0]} ${a[1]}`;
-  }
+  const kind = bad ? "bad" : node.node.kind === "producer" && writes(node) ? "busy" : node.node.kind === "consumer" ? "reads" : "";
   const told = bad ? "not connected" : link.connected === null ? "the store cannot say" : "connected";
-  return s("path", { class: kind, d }, s("title", {}, `${short(link.node)} and store ${short(link.store)}: ${told}`));
+  return s("path", { class: `link ${kind}`, d: curve(store, node, narrow) }, s("title", {}, `${short(link.node)} and store ${short(link.store)}: ${told}`));
+}
+
+/** From what is more to the left, or at the top, to the other one. */
+function curve(store, node, narrow) {
+  const middle = ({ x, y, w, h: height }) => `${x + w / 2} ${y + height / 2}`;
+  if (node.node.kind === "store") return `M${middle(store)}L${middle(node)}`;
+  const [from, to] = (narrow ? node.y < store.y : node.x < store.x) ? [node, store] : [store, node];
+  if (narrow) {
+    const [ax, ay, bx, by] = [from.x + from.w / 2, from.y + from.h, to.x + to.w / 2, to.y];
+    return `M${ax} ${ay}C${ax} ${(ay + by) / 2} ${bx} ${(ay + by) / 2} ${bx} ${by}`;
+  }
+  const [ax, ay, bx, by] = [from.x + from.w, from.y + from.h / 2, to.x, to.y + to.h / 2];
+  return `M${ax} ${ay}C${(ax + bx) / 2} ${ay} ${(ax + bx) / 2} ${by} ${bx} ${by}`;
 }
 
 function box(place, files) {
@@ -136,7 +129,7 @@ function box(place, files) {
   const lines = place.more ? [`${place.more} more ${place.noun}`, place.rate ? rate(place.rate) : ""] : words(node, files, place.w);
   const top = place.h / 2 - (lines.length - 1) * 9 + 4;
   lines.forEach((text, n) => group.append(s("text", { class: n ? "small" : "strong", x: 14, y: top + n * 18 }, fit(text, n ? 6.8 : 7.6))));
-  if (node.rate >= 0.05 && node.here && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
+  if (writes(place) && node.here && !place.more) group.append(s("circle", { class: "pulse", cx: place.w - 14, cy: 14, r: 4 }));
   if (node.behind) group.append(s("circle", { class: "behind", cx: place.w - 14, cy: 14, r: 4 }));
   group.append(s("title", {}, [node.client, node.id, node.endpoint, node.failure].filter(Boolean).join("\n")));
   return group;
@@ -146,12 +139,12 @@ function words(node, files, width) {
   if (node.kind === "store") {
     if (!node.here) return [`store ${short(node.id)}`, "away"];
     const state = node.behind ? `${count(node.behind)} ${node.behind === 1 ? "record" : "records"} behind` : "has everything";
-    return [`store ${short(node.id)}`, width < 190 ? `${count(node.partitions)} part. · ${size(files.get(node.id))}` : `${whole(node.partitions)} ${node.partitions === 1 ? "partition" : "partitions"} · ${size(files.get(node.id))}`, state];
+    return [`store ${short(node.id)}`, width < 190 ? `${count(node.partitions)} part. · ${size(files.get(node.id))}` : `${plural(node.partitions, "partition")} · ${size(files.get(node.id))}`, state];
   }
   if (node.own) return ["this console", "reads"];
   const more = node.topic_count > node.topics.length ? ` +${node.topic_count - node.topics.length}` : "";
   const topics = node.topics.length ? node.topics.join(", ") + more : `${node.kind} ${short(node.id)}`;
-  const state = node.kind === "producer" ? (node.rate >= 0.05 ? `producer · ${rate(node.rate)}` : "producer · quiet") : node.topics.length ? `${node.kind} follows` : "";
+  const state = node.kind === "producer" ? (writes({ node }) ? `producer · ${rate(node.rate)}` : "producer · quiet") : node.topics.length ? `${node.kind} follows` : "";
   return [topics, state].filter(Boolean);
 }
 

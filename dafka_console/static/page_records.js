@@ -1,7 +1,7 @@
 // The records of a topic, or of one of its partitions: browsed, searched, one of them opened.
 
 import { get, url } from "./api.js";
-import { badge, empty, failed, h, link, put } from "./dom.js";
+import { badge, empty, failed, h, link, pressed, put, refocused } from "./dom.js";
 import { moment, plural, size, whole } from "./format.js";
 
 const PAGE = 50;
@@ -52,9 +52,9 @@ export function show(main, { names }) {
 
   function draw() {
     const page = pages[at];
-    focused = -1;
-    put(rows, page.rows.length ? recordRows(page.rows, topic, open, !partition)
-      : empty("No records here", page.more ? "Nothing fits so far" : page.total ? "Nothing fits" : "None were written in this time"));
+    refocused(() => put(rows, page.rows.length ? recordRows(page.rows, topic, open, !partition)
+      : empty("No records here", page.more ? "Nothing fits so far" : page.total ? "Nothing fits" : "None were written in this time")));
+    focused = buttons().indexOf(document.activeElement);
     const before = pages.slice(0, at).reduce((sum, each) => sum + each.rows.length, 0);
     const searched = page.searched ? `${before + page.rows.length} found in ${whole(page.scanned)} of ${whole(page.total)} records`
       : !page.rows.length ? "" : partition ? `${whole(page.rows[page.rows.length - 1].offset)} to ${whole(page.rows[0].offset)} of offsets ${whole(page.offsets[0])} to ${whole(page.offsets[1] - 1)}`
@@ -85,7 +85,7 @@ export function show(main, { names }) {
 
   async function begin(parameters, following = false) {
     const found = await ask(parameters, following);
-    if (!found || (following && !follow.checked)) return;
+    if (!found || (following && (!follow.checked || pressed()))) return;
     [pages, at] = [[{ ...found, searched: Boolean(parameters.find || parameters.where) }], 0];
     draw();
   }
@@ -160,6 +160,7 @@ export function show(main, { names }) {
           : h("pre", { class: "text", tabindex: "0" }, value.text));
   }
 
+  const buttons = () => [...rows.querySelectorAll(".record")];
   const facts = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
 
   function key(event) {
@@ -168,9 +169,8 @@ export function show(main, { names }) {
     else if (event.key === "ArrowRight") newer();
     else if (event.key === "Escape" && !detail.hidden) detail.hidden = true;
     else if (step) {
-      const buttons = [...rows.querySelectorAll(".record")];
-      focused = Math.min(Math.max(focused + step, 0), buttons.length - 1);
-      buttons[focused]?.focus();
+      focused = Math.min(Math.max(focused + step, 0), buttons().length - 1);
+      buttons()[focused]?.focus();
     } else return false;
     event.preventDefault();
     return true;

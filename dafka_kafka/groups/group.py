@@ -525,7 +525,8 @@ class Group:
         if (refusal := self._refusal(asked)) is not None:
             return JoinAnswer(refusal, asked.member_id)
         if asked.member_id:
-            if self._pending.pop(asked.member_id, None) is not None:
+            is_dynamic = asked.instance_id is None  # only such a client gets an id first
+            if is_dynamic and self._pending.pop(asked.member_id, None) is not None:
                 return None
             member = self._member(asked.member_id, asked.instance_id)
             return JoinAnswer(member, asked.member_id) if isinstance(member, KafkaError) else member

@@ -360,6 +360,39 @@ def test_a_click_that_lasts_longer_than_the_news_opens_a_row(
         check.sees(f"location.hash === '#/topic/{dafka_topic}'", "the row is opened")
 
 
+def test_records_that_are_followed_keep_the_focus_and_are_opened_by_a_long_click(
+    browser: Browser, own: EmbeddedCluster, dafka_topic: str
+) -> None:
+    with Producer(dafka_topic, tower=own.tower) as producer:
+        producer.publish_many([b"x"] * 5)
+        producer.flush(PATIENCE_S)
+    with Console({"tower": own.tower}, listen="127.0.0.1:0", interval_ms=100) as console:
+        wait_until(lambda: dafka_topic in console.view.snapshot.partitions.topics, "it is known")
+        check = Checks(browser, console.url)
+        browser.size(1280, 800)
+        records = "document.querySelectorAll('.record')"
+        check.open(f"records/{dafka_topic}", f"{records}.length === 5")
+        browser.run("document.querySelector('.pager input[type=checkbox]').click()")
+        browser.run(f"window.before = {records}[2]; before.focus()")
+        check.sees("!before.isConnected", "the records are drawn anew")
+        focused = "document.activeElement.dataset.offset"
+        assert browser.run(focused) == "2"
+        browser.run(
+            "document.activeElement.dispatchEvent("
+            "new KeyboardEvent('keydown', { key: 'j', bubbles: true }))"
+        )
+        assert browser.run(focused) == "1"
+        place = browser.run(f"(({{x, y}}) => ({{x, y}}))({records}[0].getBoundingClientRect())")
+        mouse = {"x": place["x"] + 60, "y": place["y"] + 9, "button": "left", "clickCount": 1}
+        loads = "performance.getEntriesByType('resource')"
+        asked = f"{loads}.filter((each) => each.name.includes('api/records')).length"
+        before = browser.run(asked)
+        browser.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
+        check.sees(f"{asked} > {before + 3}", "the records are asked for again")
+        browser.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+        check.sees("document.querySelector('.detail h2')?.textContent === 'Offset 4'", "it is open")
+
+
 def test_a_page_says_that_no_store_was_ever_there_and_when_there_are_no_topics(
     browser: Browser, own: EmbeddedCluster
 ) -> None:

@@ -35,7 +35,7 @@ ERROR_AND_WHY = ("error_code", "error_message")
 
 @pytest.fixture(autouse=True)
 def _topic(request: pytest.FixtureRequest) -> None:
-    if "admin" in request.fixturenames:
+    if {"admin", "gateway"} & {*request.fixturenames}:
         make(request.getfixturevalue("admin"), "t")
 
 
@@ -81,7 +81,6 @@ def test_a_topics_configs_are_what_is_true_of_it(admin: AdminClient, store: Stor
     assert found["retention.bytes"].value == str(1 << 30)
 
 
-@pytest.mark.usefixtures("admin")
 def test_many_topics_are_described_while_others_are_served(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +120,6 @@ def test_a_gateways_listeners_say_how_to_connect(locked: Locked, store: Store) -
     assert listeners == ("SASL_SSL://127.0.0.1:0", f"SASL_SSL://{locked.gateway.listens}")
 
 
-@pytest.mark.usefixtures("admin")
 def test_each_version_is_answered(gateway: Gateway) -> None:
     keys = ["retention.ms", "colour"]
     wanted = (2, "t", keys), (4, "7", None), (4, "", None), (8, "0", None)
@@ -204,15 +202,10 @@ def test_the_limit_of_a_batch_is_kept_and_applied(
 
     def change(value: str | None) -> str:
         """Set or reset the limit of topic t; return it as a client sees it."""
-        operation, name = int(value is None), "max.message.bytes"
-        (found, *_) = alter(
-            *(gateway, Api.INCREMENTAL_ALTER_CONFIGS),
-            name=name,
-            value=value,
-            config_operation=operation,
-        )
-        assert found[0] == KafkaError.NONE
-        return str(described(admin, TOPIC, "t")[name].value)
+        config = {"name": "max.message.bytes", "config_operation": int(value is None)}
+        answer = tell(gateway, Api.INCREMENTAL_ALTER_CONFIGS, **changes(config | {"value": value}))
+        assert rows(answer, "responses", "error_code") == [KafkaError.NONE]
+        return str(described(admin, TOPIC, "t")["max.message.bytes"].value)
 
     usual = str(store.options.max_record_bytes)
     assert (change("1000"), produced(gateway, "t", 1)) == ("1000", KafkaError.NONE)
@@ -228,7 +221,6 @@ def test_the_limit_of_a_batch_is_kept_and_applied(
     assert write("t") == KafkaError.NONE
 
 
-@pytest.mark.usefixtures("admin")
 def test_a_config_is_set_back_and_none_is_added_to(gateway: Gateway) -> None:
     for operation, error in ((1, 0), (2, 40), (3, 0), (99, 40)):
         config = {"name": "cleanup.policy", "config_operation": operation, "value": "compact"}
@@ -277,7 +269,6 @@ def test_what_a_topic_keeps_is_changed_and_set_back(
     assert rules() == ["t2=0.009s,10GiB", "audit=forever", "t*=1w,10GiB"]
 
 
-@pytest.mark.usefixtures("admin")
 def test_what_others_change_of_the_rules_meanwhile_is_kept(
     gateway: Gateway, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +290,6 @@ def test_what_others_change_of_the_rules_meanwhile_is_kept(
     assert rules == [["t=1h", "u=1d"]] * 2
 
 
-@pytest.mark.usefixtures("admin")
 def test_no_change_overtakes_that_of_a_client_that_has_gone(
     gateway: Gateway, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,7 +327,6 @@ def test_all_configs_that_cannot_be_set_are_named_at_once(admin: AdminClient) ->
     assert all(way in why for way in ("withLoggingDisabled()", "connect-standalone"))
 
 
-@pytest.mark.usefixtures("admin")
 def test_a_config_that_is_named_twice_or_has_no_value_is_refused(
     gateway: Gateway, store: Store
 ) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,12 @@ from dafka_core.testing import wait_until
 from dafka_kafka.api import Api
 from dafka_kafka.errors import KafkaError
 from dafka_kafka.gateway_node import GatewayNode
-from dafka_kafka.gateways import Gateways
 from dafka_kafka.groups import coordinator
 from dafka_kafka.groups.coordinator import Coordinator, OffsetLog, wait_for_others
 from dafka_kafka.groups.group import Generation, Joining, KeptMember
 from dafka_kafka.groups.offsets import OFFSETS_TOPIC, Committed, GroupRecord, Offsets
-from dafka_kafka.options import KafkaOptions
-from dafka_kafka.partition_registry import PartitionRegistry
 from dafka_kafka.replication import Replication
-from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways
+from tests.integration.kafka.fixed_node import ELSEWHERE, FixedGateways, fixed_node
 from tests.integration.kafka.groups.asking import MEMBER, Asking
 
 
@@ -114,9 +112,8 @@ def test_a_static_member_that_has_started_again_goes_on_at_another_gateway(store
     with Asking(store) as client:
         beat = {"group_id": "g", "generation_id": 1, "member_id": second.member_id, **static}
         assert client.ask(Api.HEARTBEAT, **beat).error_code == 0
-        assert client.ask(Api.HEARTBEAT, **beat | {"member_id": first}).error_code == (
-            KafkaError.FENCED_INSTANCE_ID
-        )
+        fenced = client.ask(Api.HEARTBEAT, **beat | {"member_id": first})
+        assert fenced.error_code == KafkaError.FENCED_INSTANCE_ID
 
 
 def test_a_group_that_moves_away_has_its_clients_ask_again(
@@ -273,14 +270,6 @@ def test_no_group_is_deleted_by_a_wrong_clock(
 OTHER = TopicPartition(OFFSETS_TOPIC, "B" * 32)
 
 
-@pytest.fixture
-def node(store: Store) -> Iterator[GatewayNode]:
-    with ThreadPoolExecutor(2) as threads:
-        gateways = Gateways(store, "127.0.0.1", 1)
-        numbers = PartitionRegistry(store, gateways)
-        yield GatewayNode(store, KafkaOptions(), numbers, gateways, threads)
-
-
 class Logs:
     """The commits at a gateway that has just started, and in its loop."""
 
@@ -310,10 +299,9 @@ class Logs:
 
 
 @pytest.fixture
-def logs(node: GatewayNode) -> Iterator[Logs]:
-    made = Logs(node)
-    yield made
-    made.close()
+def logs(store: Store) -> Iterator[Logs]:
+    with fixed_node(store) as node, closing(Logs(node)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,14 @@ def test_an_id_with_which_nobody_joins_is_waited_for_only_for_a_session(tried: T
     assert late == JoinAnswer(KafkaError.UNKNOWN_MEMBER_ID, "app-unheard-of")
 
 
+def test_an_id_of_a_dynamic_member_is_for_no_static_one(tried: Tried) -> None:
+    (static,) = tried.stable(instance_id="one")
+    asked = tried.told(tried.join(version=4)).member_id
+    for instance, error in (("one", "FENCED_INSTANCE_ID"), ("two", "UNKNOWN_MEMBER_ID")):
+        assert tried.told(tried.join(asked, instance_id=instance)).error.name == error
+    assert [*tried.group.members] == [static]
+
+
 def test_an_id_can_be_given_back(tried: Tried) -> None:
     (leader,) = tried.stable()
     asked = tried.told(tried.join(version=4))
@@ -154,13 +163,12 @@ def test_a_group_whose_last_member_leaves_is_empty_and_begins_again(tried: Tried
 
 def test_the_protocol_is_what_most_like_best_of_what_all_know() -> None:
     tried = Tried(delay_ms=3_000)
-    both, only, third = (
-        tried.join(protocols=(("a", b"1"), ("b", b"1"))),
-        tried.join(protocols=(("b", b"2"), ("a", b"2"), ("c", b"2"))),
-        tried.join(protocols=(("c", b"3"), ("b", b"3"), ("a", b"3"))),
-    )
+    tickets = [
+        tried.join(protocols=tuple((name, b"%d" % member) for name in names))
+        for member, names in enumerate(("ab", "bac", "cba"), 1)
+    ]
     tried.pass_s(10.0)
-    answers = [tried.told(each) for each in (both, only, third)]
+    answers = [tried.told(each) for each in tickets]
     assert [each.protocol for each in answers] == ["b", "b", "b"]
     assert [octets for _, _, octets in answers[0].members] == [b"1", b"2", b"3"]
 
@@ -168,11 +176,10 @@ def test_the_protocol_is_what_most_like_best_of_what_all_know() -> None:
 @pytest.mark.parametrize("generation", [0, 2, -5])
 def test_another_generation_is_refused(tried: Tried, generation: int) -> None:
     (leader,) = tried.stable()
-    assert tried.beat(leader, generation=generation) is KafkaError.ILLEGAL_GENERATION
-    assert tried.may_commit(leader, generation=generation) is KafkaError.ILLEGAL_GENERATION
-    assert tried.synced(tried.sync(leader, generation=generation)) == SyncAnswer(
-        KafkaError.ILLEGAL_GENERATION
-    )
+    illegal = KafkaError.ILLEGAL_GENERATION
+    assert tried.beat(leader, generation=generation) is illegal
+    assert tried.may_commit(leader, generation=generation) is illegal
+    assert tried.synced(tried.sync(leader, generation=generation)) == SyncAnswer(illegal)
 
 
 def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance(tried: Tried) -> None:
@@ -184,15 +191,11 @@ def test_a_static_member_that_starts_again_keeps_its_part_without_a_rebalance(tr
     assert tried.group.state is GroupState.STABLE
     synced = tried.synced(tried.sync(found.member_id, instance_id="one"))
     assert synced == SyncAnswer(KafkaError.NONE, old.encode())
-    # The old id gets FENCED_INSTANCE_ID.
+    fenced = KafkaError.FENCED_INSTANCE_ID  # for the old id
     for answer in (tried.beat, tried.may_commit, tried.leave):
-        assert answer(old, "one") is KafkaError.FENCED_INSTANCE_ID
-    assert tried.synced(tried.sync(old, instance_id="one")) == SyncAnswer(
-        KafkaError.FENCED_INSTANCE_ID
-    )
-    assert tried.joined(tried.join(old, instance_id="one")) == JoinAnswer(
-        KafkaError.FENCED_INSTANCE_ID, old
-    )
+        assert answer(old, "one") is fenced
+    assert tried.synced(tried.sync(old, instance_id="one")) == SyncAnswer(fenced)
+    assert tried.joined(tried.join(old, instance_id="one")) == JoinAnswer(fenced, old)
 
 
 def test_a_static_member_with_other_topics_has_the_group_rebalance(tried: Tried) -> None:
@@ -345,31 +348,24 @@ def outcome(tried: Tried, event: str, leader: str, other: str) -> KafkaError | N
     """Trigger the event; return the error in the answer, None without an answer yet."""
     group = tried.group
     protocols = group.members[other].joined.protocols if other in group.members else PROTOCOLS
-    match event:
-        case states.JOIN:
-            answer = tried.answer(tried.join())
-        case states.REJOIN:
-            answer = tried.answer(tried.join(other, protocols=protocols))
-        case states.CHANGE:
-            answer = tried.answer(
-                tried.join(other, protocols=OTHER if protocols != OTHER else PROTOCOLS)
-            )
-        case states.SYNC:
-            answer = tried.answer(tried.sync(other))
-        case states.ASSIGN:
-            answer = tried.answer(tried.sync(leader, {leader: b"all"}))
-        case states.HEARTBEAT:
-            return tried.beat(other)
-        case states.LEAVE:
-            return tried.leave(other)
-        case states.COMMIT:
-            return tried.may_commit(other)
-        case states.SIMPLE_COMMIT:
-            return tried.may_commit("", generation=-1)
-        case _:
-            group.end(KafkaError.NOT_COORDINATOR)
-            return None
-    assert answer is None or isinstance(answer, JoinAnswer | SyncAnswer)
+    others = OTHER if protocols != OTHER else PROTOCOLS
+    asks: dict[str, Callable[[], int]] = {
+        states.JOIN: tried.join,
+        states.REJOIN: lambda: tried.join(other, protocols=protocols),
+        states.CHANGE: lambda: tried.join(other, protocols=others),
+        states.SYNC: lambda: tried.sync(other),
+        states.ASSIGN: lambda: tried.sync(leader, {leader: b"all"}),
+    }
+    tells: dict[str, Callable[[], KafkaError | None]] = {
+        states.HEARTBEAT: lambda: tried.beat(other),
+        states.LEAVE: lambda: tried.leave(other),
+        states.COMMIT: lambda: tried.may_commit(other),
+        states.SIMPLE_COMMIT: lambda: tried.may_commit("", generation=-1),
+        states.DELETE: lambda: group.end(KafkaError.NOT_COORDINATOR),
+    }
+    if event in tells:
+        return tells[event]()
+    answer = tried.answer(asks[event]())
     return None if answer is None else answer.error
 
 

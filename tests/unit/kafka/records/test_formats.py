@@ -277,17 +277,9 @@ def test_a_compressed_set_has_offsets_and_times_of_its_messages() -> None:
 
 
 def test_messages_that_are_alike_are_a_batch() -> None:
-    octets = b"".join(
-        (
-            message(1, b"a"),
-            message(1, b"b"),
-            message(1, b"c", attributes=8),
-            message(0, b"d"),
-            wrapped(0, message(0, b"e"), message(0, b"f")),
-            wrapped(1, message(1, b"g")),
-            message(1, b"h"),
-        )
-    )
+    octets = message(1, b"a") + message(1, b"b") + message(1, b"c", attributes=8)
+    octets += message(0, b"d") + wrapped(0, message(0, b"e"), message(0, b"f"))
+    octets += wrapped(1, message(1, b"g")) + message(1, b"h")
     found = [
         (each.values.to_pylist(), each.head.magic, int(each.head.codec), each.head.is_append_time)
         for each in decode(octets)
