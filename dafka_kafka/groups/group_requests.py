@@ -123,9 +123,7 @@ class Groups(Feature):
             error, why = KafkaError.INVALID_REQUEST, f"key type {key_type} is not known"
         elif key_type == GROUP and (error := client.refusal(_DESCRIBE)):
             why = WHY
-        node_id, host, port = -1, "", -1
-        if not error:
-            _, node_id, host, port = self.coordinator.place(key)
+        node_id, host, port = (-1, "", -1) if error else self.coordinator.place(key)[1:]
         place = {"node_id": node_id, "host": host, "port": port}
         return {"error_code": error, "error_message": why, **place}
 

@@ -400,8 +400,7 @@ def decode_message_set(
         for wrapper in run:
             if wrapper.value is None:
                 raise invalid_record("a compressed message set is null")
-            is_old = wrapper.magic == MAGIC_V0
-            inner = decompressed(codec, wrapper.value, left, broken_lz4=is_old)
+            inner = decompressed(codec, wrapper.value, left, broken_lz4=wrapper.magic == MAGIC_V0)
             left -= len(inner)
             yield _batch(_unwrapped(wrapper, list(_messages(memoryview(inner)))), codec)
 
