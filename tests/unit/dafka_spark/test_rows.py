@@ -1,7 +1,6 @@
 """A task's rows: their columns are checked, encoded, split by topic and collected to blocks."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -159,15 +158,6 @@ def test_rows_go_to_their_topics_in_order() -> None:
     with pytest.raises(NotAcknowledgedError):
         write(failing, *batches)
     assert sorted(ledger.closed) == sorted(failing.closed) == ["a", "b"]
-
-
-def test_rows_of_many_topics_are_split_in_time() -> None:
-    names = [str(number) for number in range(40_000)]
-    given = batch(value=[name.encode() for name in names * 2], topic=names * 2)
-    began_s = time.process_time()
-    split = {topic: contents.to_pylist() for topic, contents in by_topic(given, SinkOptions.of({}))}
-    assert time.process_time() - began_s < 2  # a search for each topic's rows takes many
-    assert split == {name: [name.encode()] * 2 for name in names}
 
 
 @pytest.mark.parametrize("given", [{"topic": "t"}, {}])
