@@ -49,10 +49,7 @@ class Figure:
 
 
 def turns(sides: Iterable[str], rounds: int) -> Iterator[str]:
-    """Yield the sides round by round.
-
-    Each goes first in half of the rounds, so that none always finds the machine in the same state.
-    """
+    """Yield the sides round by round, in alternating order: the first is not always the same."""
     ordered = list(sides)
     for number in range(rounds):
         yield from ordered[:: -1 if number % 2 else 1]
@@ -86,7 +83,7 @@ def compared(
 ) -> Figure:
     """Make a figure of two sides that were measured in turns.
 
-    A larger rate is better, whose unit ends with ``/s``; of everything else less is better.
+    If the unit ends with ``/s``, larger values are better; otherwise smaller ones are.
     """
     pairs = list(zip(ours, reference, strict=True))
     ratios = [mine / theirs if unit.endswith("/s") else theirs / mine for mine, theirs in pairs]

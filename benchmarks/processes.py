@@ -1,4 +1,4 @@
-"""Other processes, and threads: started for a while, and their memory and CPU from ``/proc``."""
+"""Programs and threads that run during a context; memory and CPU of processes from ``/proc``."""
 
 from __future__ import annotations
 

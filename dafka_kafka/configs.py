@@ -166,8 +166,8 @@ MAX_BATCH: Final = "max.message.bytes"
 RETENTION: Final = (AGE, SIZE)
 REGISTERED: Final = (MAX_BATCH, MIN_STORES)
 CHANGEABLE: Final = (*RETENTION, *REGISTERED)
-"""Configs that retention rules keep, that the partition registry keeps, and all that clients may
-change."""
+"""All configs that clients may change: retention rules keep the first ones, the partition registry
+the others."""
 
 
 _INTEGER: Final = re.compile(r"(?a)\s*[-+]?\d{1,19}\s*")
@@ -596,10 +596,10 @@ def _parsed(node: GatewayNode, asked: Any) -> Any:
             found = sorted({*found, *config.kind.parse(shown)})
         elif operation == Operation.SUBTRACT:
             found = sorted({*config.kind.parse(shown)}.difference(found))
-        is_accepted = config.accepts(node, found)
     except ValueError:
-        is_accepted = False
-    if not is_accepted:
+        kind, why = config.kind.name.lower(), f"; {config.why}" if config.why else ""
+        raise ValueError(f"config {name} cannot be {value!r}: its type is {kind}{why}") from None
+    if not config.accepts(node, found):
         now = f" is {shown}, and" if shown and name not in RETENTION else ""
         why = f": {config.why}" if config.why else ""
         raise ValueError(f"config {name}{now} cannot be {value!r}{why}")

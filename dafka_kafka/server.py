@@ -589,7 +589,7 @@ class Server:
         self._connections: dict[Connection, int] = {}
         # Connections without a user or before TLS, oldest first.
         self._strangers: dict[Connection, None] = {}
-        self.agreeing: set[Connection] = set()  # on TLS
+        self.agreeing: set[Connection] = set()  # in their TLS handshake
         self._listener = listener
         self._features = features
         self.loop = asyncio.new_event_loop()  # the event loop of the features

@@ -250,11 +250,13 @@ def run_query(writer: DataStreamWriter, arguments: argparse.Namespace) -> None:
 
     try:
         _watch(query, signals, report_batches)
-    except Exception:
+    except Exception as error:
         if not signals:
             raise
+        # A service manager sends the signal to Spark's JVM, too.
+        print(f"after the signal: {str(error).partition(chr(10))[0]}", file=sys.stderr)
         if not arguments.available_now:
-            sys.exit(0)  # a service manager sends the signal to Spark's JVM, too
+            sys.exit(0)
     if signals and arguments.available_now:
         raise Stopped(signals[0])
     if arguments.available_now and not next_batch:

@@ -95,7 +95,7 @@ def hide_frames(method: Callable[Given, Result]) -> Callable[Given, Result]:
     """Decorate a method that Spark calls: errors of this package reach Spark without our frames.
 
     Spark prints the traceback, and those of all causes, above the sentence that helps the user.
-    Other errors are defects, and keep their frames.  A generator's errors are those of its rows.
+    Other errors are defects, and keep their frames.  A generator's errors are handled as it yields.
     """
 
     @wraps(method)

@@ -1,4 +1,4 @@
-r"""Write the sessions of each key, which a pause ends, to another topic.
+r"""Write the sessions of each key to another topic; a pause ends a session.
 
     dafka job sessionize --topic clicks --to sessions --checkpoint DIR --gap 30m
 

@@ -69,7 +69,9 @@ class Rounds:
     def add(self, row: str, system: str, records: int, one: Taken) -> None:
         """Add a measurement of a system in a row, and report it."""
         self._taken.setdefault((row, system, records), []).append(one)
-        tell(f"{row}, {self._size}: {system} {one.rate:.4g}/s {one.latencies_ms or ''}")
+        size_bytes, partitions = self._size
+        size = f"{size_bytes} B, {partitions} partitions"
+        tell(f"{row}, {size}: {system} {one.rate:.4g}/s {one.latencies_ms or ''}")
 
     def results(self) -> Iterator[Result]:
         """Yield the medians of each row and system."""

@@ -85,7 +85,7 @@ function fromTop(groups, width) {
   return { places, height: y - 20 };
 }
 
-/** One line for each side, as many would hide the boxes. */
+/** One line for each side: one for each link would hide the boxes. */
 function between(groups, places) {
   const join = (above, below, kind) => {
     const [from, to] = [above, below].map((items) => items.map((item) => places.get(item.ids[0])));
@@ -104,7 +104,7 @@ function line(store, node, link, narrow) {
   return s("path", { class: `link ${kind}`, d: curve(store, node, narrow) }, s("title", {}, `${short(link.node)} and store ${short(link.store)}: ${told}`));
 }
 
-/** From what is more to the left, or at the top, to the other one. */
+/** The path from the left or upper box to the other one. */
 function curve(store, node, narrow) {
   const middle = ({ x, y, w, h: height }) => `${x + w / 2} ${y + height / 2}`;
   if (node.node.kind === "store") return `M${middle(store)}L${middle(node)}`;

@@ -408,9 +408,9 @@ class Manifest:
 
 # -- staged files: written, then named in the manifest, then published -----------------------------
 
-# A writer has a directory of its own for them, and holds locks of it and of a file beside it: over
-# NFS the first is known to this machine alone.  Locks end with the process, so another writer can
-# recognise a dead one's files: those in the manifest are published, others are removed.
+# A writer has a directory of its own for them, and locks it and a file beside it: over NFS, other
+# machines see only the file's lock.  Locks end with the process, so another writer can recognise a
+# dead one's files: those in the manifest are published, others are removed.
 
 _ID: Final = re.compile("[0-9a-f]{32}")
 
@@ -530,5 +530,6 @@ def _locked(directory: Path) -> Iterator[None]:
             directory.stat()  # its previous owner may have removed it
             yield
         finally:
-            if not directory.exists():
-                lock.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if not directory.exists():
+                    lock.unlink()

@@ -170,14 +170,14 @@ def delete(topic: str, *, yes: bool, timeout_s: float, **options: Any) -> None:
             try:
                 (done,) = client.ask(timeout_s, DeleteRequest(topic))
             except StoreUnreachableError as error:
-                failed.append(f"store {client.location.store} has not deleted it: {error.why}")
+                failed.append(f"{client.location.store}: {error.why}")
             else:
                 rows.append((client.location.store, done.partitions, done.records))
     if rows:
         _list_deleted(rows)
     if failed:
-        remedy = "'dafka trim TOPIC --before end' deletes on a full disk, too"
-        raise DafkaError(f"{'; '.join(failed)}. {remedy}")
+        remedy = "Repeat the command; if a disk is full, use 'dafka trim TOPIC --before end'"
+        raise DafkaError(f"stores have not confirmed the deletion: {'; '.join(failed)}. {remedy}")
 
 
 def _chosen(

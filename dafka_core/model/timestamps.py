@@ -198,9 +198,9 @@ class StoreClock:
     def _why(self, ahead_us: int) -> str:
         if self._wall_us() < self._earliest_us:
             return f"the store's clock is before {shown_time(self._earliest_us)}"
-        than = "its log's time" if self._is_start else "its time before it jumped"
-        if self._is_start and self._is_new:
-            than += ", that of the first records"
+        than = "its time before it jumped"
+        if self._is_start:
+            than = "the time of its first records" if self._is_new else "the newest time in its log"
         return _difference(ahead_us, than)
 
 

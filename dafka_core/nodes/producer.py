@@ -493,7 +493,10 @@ def times_of(timestamps: Any, count: int, now_us: int) -> Longs:
     if getattr(timestamps.type, "tz", None) is None or len(timestamps) != count:
         why = "must have a time with a time zone for each record"
         raise ConfigError("timestamp", str(timestamps.type), why, "argument")
-    times_us = timestamps.cast("timestamp[us]").cast("int64").fill_null(now_us)
+    try:
+        times_us = timestamps.cast("timestamp[us]").cast("int64").fill_null(now_us)
+    except ValueError as error:
+        raise ConfigError("timestamp", str(timestamps.type), str(error), "argument") from None
     found: Longs = times_us.to_numpy(zero_copy_only=False)
     return found
 

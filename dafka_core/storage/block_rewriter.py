@@ -364,16 +364,20 @@ class BlockCompressor:
                 return None
             noted = tables.cold.get(row.id)
             found = next(tables.blocks_reaching(row.id, max(mark, row.earliest), row.end), None)
+            cold: _Cold | None = None
+            damage: StoreError | None = None
             try:
                 cold = found and tables.read_block(tp, found, partial(self._cold, number))
-            except StoreError:
+            except StoreError as error:
                 assert found is not None
-                after = next(tables.firsts(row.id, found.first + 1), row.end)
-                self._waiting.appendleft((tp, after))
-                raise
+                mark, damage = next(tables.firsts(row.id, found.first + 1), row.end), error
         if cold is None or found is None:
             if mark > noted:  # after uncompressed or damaged ones
                 self._env.write(lambda tables: tables.cold.put(row.id, mark))
+            if damage is not None:
+                if mark < row.end:
+                    self._waiting.appendleft((tp, mark))
+                raise damage
             return None
         first, end = found.first, found.first + cold.records
         if cold.packed is None:

@@ -96,6 +96,8 @@ class PartitionBlocks(Sequence[HeldBlock]):
             self._grouped = {each.first: memoryview(each.packed) for each in held}
         self.bounds = [*sorted({*table, *self._grouped}), row.end]
         """The first offset of each block, and the end of the last one."""
+        if self._may_lack and self.bounds[0] > row.earliest:
+            tables.damaged_block(row.tp, row.earliest, "a group of small batches is damaged")
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -105,7 +107,8 @@ class PartitionBlocks(Sequence[HeldBlock]):
             raise IndexError(number)
         first, end = self.bounds[number : number + 2]
         packed = self._grouped.get(first) or self._tables.packed_block(self._row.id, first)
-        assert packed is not None
+        if packed is None:  # a bit of its key may be flipped
+            raise self._tables.damaged_block(self._row.tp, first, "the block is missing")
         found = FoundBlock(self._row.id, first, packed)
         head = self._tables.header_of(self._row.tp, found)
         if self._may_lack and first + head.records != end:

@@ -113,14 +113,14 @@ LOG_INTERVAL_S: Final = 60.0  # of failed checks
 _log: Final = logging.getLogger("dafka")
 
 
-class Checked(Protocol):
+class Checkable(Protocol):
     """An object that is checked at intervals."""
 
     def check(self, now: float) -> None:
         """Do what is due; ``now`` is monotonic."""
 
 
-C = TypeVar("C", bound=Checked)
+C = TypeVar("C", bound=Checkable)
 
 
 class CheckThread(Generic[C]):
@@ -155,7 +155,7 @@ class CheckThread(Generic[C]):
             self._checked.add(item)
 
     def remove(self, item: C) -> None:
-        """Check an object no more."""
+        """Stop checking an object."""
         with self._lock:
             self._checked.discard(item)
 

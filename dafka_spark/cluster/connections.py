@@ -7,6 +7,7 @@ closed here.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -26,6 +27,8 @@ from dafka_spark.cluster import timing
 from dafka_spark.cluster.cluster_reader import ClusterReader, KnownStoresReader, join
 from dafka_spark.options import MeshAddress
 
+_log = logging.getLogger("dafka_spark")
+
 Connect = Callable[[MeshAddress], AbstractContextManager[ClusterReader]]
 """Borrows a reader of a mesh."""
 
@@ -39,6 +42,7 @@ class _Entry(Generic[C]):
     users: int = 0
     idle_since: float = 0.0
     is_kept: bool = False
+    retry_at: float = 0.0  # after a replacement that could not be opened
 
 
 class Connections(Generic[K, C]):
@@ -70,12 +74,14 @@ class Connections(Generic[K, C]):
         """
         with self._lock:
             entry = self._entries.get(key)
-            if entry is None or (self._has_expired(entry.connection) and not entry.users):
+            if entry is None or self._is_replaceable(entry):
                 try:
                     entry = self._entries[key] = _Entry(self._open(key))
-                except DafkaError:
+                except DafkaError as error:
                     if entry is None:
                         raise
+                    _log.debug("the connection is not replaced: %s", error)
+                    entry.retry_at = time.monotonic() + timing.STORE_BACKOFF_S
             entry.users += 1
             entry.is_kept |= keep
         is_collected = False
@@ -92,6 +98,10 @@ class Connections(Generic[K, C]):
             raise
         finally:
             self._give_back(key, entry, is_collected=is_collected)
+
+    def _is_replaceable(self, entry: _Entry[C]) -> bool:
+        is_due = not entry.users and time.monotonic() >= entry.retry_at
+        return is_due and self._has_expired(entry.connection)
 
     def close(self) -> None:
         """Close all connections."""

@@ -95,6 +95,8 @@ def narrow(
         return {}
     if since_us != _ALL[0]:
         starts = reader.bounds_of_time(since_us, spans, snapshot, after_all=False)
+        if not starts:
+            return spans  # no store answers
         spans = _intersect(spans, {tp: (start, _ALL[1]) for tp, start in starts.items()})
     if before_us != _ALL[1]:
         ends = reader.bounds_of_time(before_us, spans, snapshot, after_all=True)

@@ -237,9 +237,9 @@ class OffsetReader:
         *,
         after_all: bool,
     ) -> dict[TopicPartition, int]:
-        """Return the offsets before which no record is of this time or later.
+        """Return an offset of each partition before which all records are older than the time.
 
-        With ``after_all``, those from which on all records are.  A record with different times at
+        With ``after_all``, one from which on no record is older.  A record with different times at
         two stores (docs/guarantees.md) counts with both.  Partitions without an answer are missing;
         all of them, if a store does not answer.
         """
@@ -403,7 +403,10 @@ class OffsetReader:
     def _ask_stores(
         self, reader: ClusterReader, *, thorough: bool
     ) -> tuple[StoreRegistry, list[Answer[Heads]], list[PartitionInfo] | None]:
-        """Ask by Flight, and over the mesh (None if it was not needed) for what that may lack."""
+        """Ask the stores by Flight, and over the mesh if Flight may lack some partitions.
+
+        The mesh's answers are None if they were not needed.
+        """
         over_mesh: list[PartitionInfo] | None = None
         if reader not in _registries or not reader.endpoints():
             over_mesh = self._discover(reader)

@@ -68,7 +68,7 @@ def test_up_goes_on_while_the_disk_of_its_store_is_full(tmp_path: Path) -> None:
                 assert b"the disk is full" in told.stdout
                 refused = run("delete", "t", "--yes", *tower)
                 assert refused.returncode == 1
-                assert b"'dafka trim TOPIC --before end' deletes on a full" in refused.stderr
+                assert b"if a disk is full, use 'dafka trim TOPIC --before end'" in refused.stderr
                 read = run("consume", "t", "--exit-at-end", "--count", "10", *tower)
                 assert read.stdout == FIRST
                 assert process.poll() is None

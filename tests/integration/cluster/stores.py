@@ -1,5 +1,6 @@
 """Stores with Arrow Flight and without a mesh, and the queries that read them, without Spark."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -149,12 +150,14 @@ def fail(patch: Patch, method: str, *stores: str) -> list[str]:
 def count_requests(patch: Patch, *methods: str) -> dict[str, int]:
     """Count the requests of each method from now on."""
     found: dict[str, int] = {}
+    lock = threading.Lock()
 
     def counted(method: str) -> Callable[..., Any]:
         call: Callable[..., Any] = getattr(StoreClient, method)
 
         def spied(*given: Any, **named: Any) -> Any:
-            found[method] = found.get(method, 0) + 1
+            with lock:
+                found[method] = found.get(method, 0) + 1
             return call(*given, **named)
 
         return spied

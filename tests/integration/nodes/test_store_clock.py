@@ -87,7 +87,7 @@ def test_a_store_that_starts_with_its_clock_ahead_deletes_nothing_and_reports_it
             put(store, TopicPartition("own", new_address()))
             (warned,) = (each for each in caplog.records if "clock" in each.message)
             assert warned.levelno == logging.WARNING
-            assert "is 48.0 h ahead of its log's time: it is in d" in warned.message
+            assert "is 48.0 h ahead of the newest time in its log: it is in d" in warned.message
             facts = gathered({}, uris=store.locations[-1:], timeout_s=PATIENCE_S)
             told = [*check_all(facts), *of_node(store)]
             doubts = [each for each in told if "is in doubt" in each.sentence]

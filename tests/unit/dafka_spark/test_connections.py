@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 import threading
 
 import pytest
@@ -51,22 +52,32 @@ def test_a_connection_that_failed_is_replaced(error: DafkaError, opened: int) ->
         assert len(pool.readers) == opened
 
 
-def test_an_expired_connection_is_used_while_no_other_can_be_opened() -> None:
+def test_an_expired_connection_is_used_while_no_other_can_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A query whose stores restart while its towers are retried waits for them, as before."""
     readers = [MemoryReader()]
+    opened = []
 
-    def open_(_: str) -> MemoryReader:
+    def open_(key: str) -> MemoryReader:
+        opened.append(key)
         if not readers:
             raise FAILURE
         return readers.pop()
 
     pool = Connections(open_, has_expired=lambda _: True)
+    monkeypatch.setattr(timing, "STORE_BACKOFF_S", 0.0)
     for _ in range(2):
         with pool.borrow("a") as found:
             assert not found.closed
     readers.append(MemoryReader())
     with pool.borrow("a") as other:
         assert other is not found
+    monkeypatch.setattr(timing, "STORE_BACKOFF_S", math.inf)
+    for _ in range(2):
+        with pool.borrow("a") as found:
+            assert found is other
+    assert len(opened) == 4  # after a failure it waits
 
 
 def test_idle_readers_are_closed_and_others_are_not() -> None:

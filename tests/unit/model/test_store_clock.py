@@ -81,7 +81,7 @@ def test_a_clock_ahead_of_the_log_at_the_start_is_in_doubt_until_it_is_set_right
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machine = Machine(RIGHT_US - 60 * S, wrong_us=2 * DAY_US)
-    why = "the store's clock is 48.0 h ahead of its log's time"
+    why = "the store's clock is 48.0 h ahead of the newest time in its log"
     assert machine.after(0) == why
     assert [record.message.split(": ")[0] for record in caplog.records] == [why]
     assert machine.after(DOUBTED_US - S) == why
@@ -114,7 +114,7 @@ def test_the_hour_begins_again_when_the_clock_is_set_to_another_wrong_time() -> 
 @pytest.mark.parametrize("wrong_us", [-2 * DAY_US, -10 * 60 * S, Y2K_US - RIGHT_US])
 def test_a_clock_behind_the_log_at_the_start_replaces_no_timestamp(wrong_us: int) -> None:
     machine = Machine(RIGHT_US - 5 * S, wrong_us)
-    why = f"{-wrong_us / HOUR_US:.1f} h behind its log's time"
+    why = f"{-wrong_us / HOUR_US:.1f} h behind the newest time in its log"
     possible = machine.wall_us() >= EARLIEST_US
     assert machine.after(0).endswith(why if possible else "before 2026-01-01T00:00:00Z")
     assert machine.clock.latest_us() == ANY_US
@@ -169,7 +169,7 @@ def test_a_new_log_has_its_first_records_to_compare_with() -> None:
     machine.clock.compare(machine.wall_us() - JUMP_US)
     assert machine.after(0) == ""
     machine.clock.compare(machine.right_us())
-    why = "the store's clock is 48.0 h ahead of its log's time, that of the first records"
+    why = "the store's clock is 48.0 h ahead of the time of its first records"
     assert machine.after(0) == why
     assert machine.clock.compare(ANY_US) == machine.right_us()
     assert machine.after(S, 0) == ""
