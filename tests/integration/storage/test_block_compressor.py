@@ -16,7 +16,7 @@ from dafka_core.storage import Log, block_rewriter
 from dafka_core.storage.block import NUMBERS, Block, compressed
 from dafka_core.storage.block_rewriter import BlockCompressor
 from tests.integration.storage.changing_log import ChangingLog, told
-from tests.integration.storage.damage import spoil
+from tests.integration.storage.damage import change, entries, spoil
 from tests.integration.storage.linked import checked
 from tests.integration.storage.staged import TP, Clock, clean, large, put
 
@@ -140,9 +140,16 @@ def test_nobody_notices_whatever_happens_to_the_log(tmp_path: Path, seed: int) -
         assert now["records"] == before["records"]
 
 
-def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "why"), [(100, "its checksum"), (200, "it does not begin")])
+def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(
+    tmp_path: Path, first: int, why: str
+) -> None:
     values = three_blocks(tmp_path)
-    spoil(tmp_path / "data.mdb", values[150])
+    if first == 100:
+        spoil(tmp_path / "data.mdb", values[150])
+    else:  # the last one, of which no offset is known behind its damaged head
+        key, packed = max(entries(tmp_path, b"blocks").items())
+        change(tmp_path, b"blocks", key, bytes(len(packed)))
     with Log(tmp_path) as log:
         compressor = log.compressor(ALL, 0)
         errors = []
@@ -152,11 +159,11 @@ def test_a_damaged_block_is_left_alone_and_the_others_are_compressed(tmp_path: P
             except StoreError as error:
                 errors.append(str(error))
             compressor._scanned_s = 0.0  # scan again at once
-        assert [error for error in errors if "offset 100" not in error] == []
+        assert [error for error in errors if f"offset {first}" not in error] == []
         assert len(errors) == 1
         assert compressor.blocks == 2
-        with pytest.raises(StoreError, match="offset 100 cannot be read: its checksum"):
-            log.read(TP, 100, 200)
+        with pytest.raises(StoreError, match=f"offset {first} cannot be read: {why}"):
+            log.read(TP, first, first + 100)
 
 
 def test_what_changes_while_it_is_compressed_is_left_as_it_has_become(
