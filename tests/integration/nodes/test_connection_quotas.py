@@ -39,11 +39,11 @@ MALLORY = Permissions("mallory", frozenset())
 
 
 class Sender:
-    """One end of a connection; the other end has a quota."""
+    """One end of a connection; the other end, at a port, has a quota."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.quotas = ConnectionQuotas(SUBSCRIBED_BYTES, encrypted=False)
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server(("127.0.0.1", port)) as server:
             self.near = socket.create_connection(server.getsockname())
             self.far, _ = server.accept()
         self.descriptor = self.far.fileno()
@@ -97,7 +97,8 @@ def sender() -> Iterator[Sender]:
 
 def test_a_descriptor_may_be_that_of_another_connection_by_now(sender: Sender) -> None:
     """Events of a connection come later than its end."""
-    quotas, other = sender.quotas, Sender()
+    # Connections to different ports may have one address.
+    quotas, other = sender.quotas, Sender(sender.far.getsockname()[1])
     with other.near, other.far:
         quotas.follow(other.descriptor, other.endpoint, OBSERVED_BYTES, MALLORY)
         os.dup2(sender.descriptor, other.descriptor)
