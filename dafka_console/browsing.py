@@ -300,8 +300,8 @@ def page(
     The page ends early after ``SEARCH_S`` seconds, perhaps without a record.
     """
     most, parts = max(1, min(most, MOST_RECORDS)), [*view.parts]
+    # Of each part, the records that are read and not shown yet, with their times, oldest first.
     unshown: list[list[tuple[float, Record]]] = [[] for _ in parts]
-    """Records of each part that are read, with their places, oldest first."""
     found: list[Record] = []
     size = held = reads = 0
 

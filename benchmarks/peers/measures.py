@@ -70,7 +70,7 @@ class Rounds:
         """Add a measurement of a system in a row, and report it."""
         self._taken.setdefault((row, system, records), []).append(one)
         size_bytes, partitions = self._size
-        size = f"{size_bytes} B, {partitions} partitions"
+        size = f"{size_bytes} B, partitions: {partitions}"
         tell(f"{row}, {size}: {system} {one.rate:.4g}/s {one.latencies_ms or ''}")
 
     def results(self) -> Iterator[Result]:

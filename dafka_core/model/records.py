@@ -402,7 +402,7 @@ def times_between(times: Longs, start: int, stop: int) -> Longs:
 
 def as_runs(times_us: Longs) -> Longs:
     """Return the times of at least one record, given for each, as runs."""
-    starts = np.flatnonzero(np.diff(times_us, prepend=~times_us[:1]))
+    starts = np.flatnonzero(np.diff(times_us, prepend=~times_us[:1]))  # no time equals its inverse
     return np.column_stack((np.diff(starts, append=len(times_us)), times_us[starts]))
 
 

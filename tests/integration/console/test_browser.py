@@ -336,6 +336,18 @@ def test_a_query_s_partitions_stay_open_and_are_asked_for_once_with_each_news(
         assert browser.run(f"[bare, {asked % 'query'} <= {asked % 'queries'} + 1]") == [0, True]
 
 
+def click_slowly(browser: Browser, check: Checks, element: str, left: int, requested: str) -> None:
+    """Press the mouse until the page has made four more requests."""
+    place = browser.run(f"(({{x, y}}) => ({{x, y}}))({element}.getBoundingClientRect())")
+    mouse = {"x": place["x"] + left, "y": place["y"] + 9, "button": "left", "clickCount": 1}
+    loads = "performance.getEntriesByType('resource')"
+    count = f"{loads}.filter((each) => each.name.includes('{requested}')).length"
+    before = browser.run(count)
+    browser.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
+    check.sees(f"{count} > {before + 3}", "it is requested again")
+    browser.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+
+
 def test_a_click_that_lasts_longer_than_the_news_opens_a_row(
     browser: Browser, own: EmbeddedCluster, dafka_topic: str
 ) -> None:
@@ -348,15 +360,7 @@ def test_a_click_that_lasts_longer_than_the_news_opens_a_row(
         check = Checks(browser, console.url)
         browser.size(1280, 800)
         check.open("topics", "document.querySelector('.list-row')")
-        row = "document.querySelector('.list-row').getBoundingClientRect()"
-        place = browser.run(f"(({{x, y}}) => ({{x, y}}))({row})")
-        mouse = {"x": place["x"] + 300, "y": place["y"] + 9, "button": "left", "clickCount": 1}
-        loads = "performance.getEntriesByType('resource')"
-        asked = f"{loads}.filter((each) => each.name.includes('api/topics')).length"
-        before = browser.run(asked)
-        browser.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
-        check.sees(f"{asked} > {before + 3}", "the list is loaded again")
-        browser.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+        click_slowly(browser, check, "document.querySelector('.list-row')", 300, "api/topics")
         check.sees(f"location.hash === '#/topic/{dafka_topic}'", "the row is opened")
 
 
@@ -382,14 +386,7 @@ def test_records_that_are_followed_keep_the_focus_and_are_opened_by_a_long_click
             "new KeyboardEvent('keydown', { key: 'j', bubbles: true }))"
         )
         assert browser.run(focused) == "1"
-        place = browser.run(f"(({{x, y}}) => ({{x, y}}))({records}[0].getBoundingClientRect())")
-        mouse = {"x": place["x"] + 60, "y": place["y"] + 9, "button": "left", "clickCount": 1}
-        loads = "performance.getEntriesByType('resource')"
-        asked = f"{loads}.filter((each) => each.name.includes('api/records')).length"
-        before = browser.run(asked)
-        browser.call("Input.dispatchMouseEvent", type="mousePressed", **mouse)
-        check.sees(f"{asked} > {before + 3}", "the records are asked for again")
-        browser.call("Input.dispatchMouseEvent", type="mouseReleased", **mouse)
+        click_slowly(browser, check, f"{records}[0]", 60, "api/records")
         check.sees("document.querySelector('.detail h2')?.textContent === 'Offset 4'", "it is open")
 
 
